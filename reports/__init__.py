@@ -1,0 +1,1 @@
+"""The run directory's documents, and what they say: notes, tables, figures."""

@@ -1,0 +1,1 @@
+"""Open-loop load and its facts. Knows requests, times and tokens; knows no pass or fail."""
