@@ -114,6 +114,7 @@ class RequestRecord:
     prompt_tokens: int | None
     cached_tokens: int | None
     requested_output_tokens: int
+    force_length: bool
     output_tokens: int
     output_tokens_estimated: bool
     chunk_gap_max_s: float | None
@@ -175,6 +176,7 @@ def freeze(request: Request, flight: Flight, origin_s: float, *, end: End) -> Re
         prompt_tokens=flight.prompt_tokens,
         cached_tokens=flight.cached_tokens,
         requested_output_tokens=request.output_tokens,
+        force_length=request.force_length,
         output_tokens=flight.output_tokens,
         output_tokens_estimated=flight.output_tokens_estimated,
         chunk_gap_max_s=flight.chunk_gap_max_s,

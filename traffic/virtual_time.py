@@ -8,7 +8,7 @@ executors are refused with an error that says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -33,6 +33,8 @@ class _JumpingSelector:
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """An asyncio loop under virtual time, starting at 0.0 s."""
+
+    _scheduled: list[asyncio.TimerHandle]  # BaseEventLoop's own heap, by time
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,71 +69,40 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nothing sleeps for real, so nothing needs waking."""
 
-    def _refuse(self, what: str) -> NoReturn:
+
+_REFUSED = {
+    "_make_socket_transport": "a socket",
+    "add_reader": "a file descriptor",
+    "add_writer": "a file descriptor",
+    "call_soon_threadsafe": "a thread",
+    "connect_read_pipe": "a pipe",
+    "connect_write_pipe": "a pipe",
+    "create_connection": "a socket",
+    "create_datagram_endpoint": "a socket",
+    "create_server": "a listening socket",
+    "create_unix_connection": "a socket",
+    "create_unix_server": "a listening socket",
+    "getaddrinfo": "name resolution",
+    "run_in_executor": "an executor",
+    "sock_accept": "a socket",
+    "sock_connect": "a socket",
+    "sock_recv": "a socket",
+    "sock_sendall": "a socket",
+    "subprocess_exec": "a subprocess",
+    "subprocess_shell": "a subprocess",
+}
+"""The loop's doors to the real world, and what stands behind each."""
+
+
+def _refusal(what: str) -> Callable[..., NoReturn]:
+    def refuse(_loop: VirtualLoop, *_: Any, **__: Any) -> NoReturn:
         raise VirtualTimeError(f"{what} cannot be used under virtual time; run this on the real loop")
 
-    def _make_socket_transport(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse("a socket")
+    return refuse
 
-    async def create_connection(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a socket")
 
-    async def create_server(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a listening socket")
-
-    async def create_datagram_endpoint(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a datagram socket")
-
-    async def create_unix_connection(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a socket")
-
-    async def subprocess_exec(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a subprocess")
-
-    async def subprocess_shell(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a subprocess")
-
-    async def connect_read_pipe(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a pipe")
-
-    async def connect_write_pipe(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a pipe")
-
-    def run_in_executor(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("an executor")
-
-    def call_soon_threadsafe(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: another thread runs on real time."""
-        self._refuse("a thread")
-
-    def add_reader(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a file descriptor")
-
-    def add_writer(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a file descriptor")
-
-    async def sock_connect(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a socket")
-
-    async def sock_recv(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a socket")
-
-    async def sock_sendall(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("a socket")
+for _name, _what in _REFUSED.items():
+    setattr(VirtualLoop, _name, _refusal(_what))
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:

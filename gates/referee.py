@@ -1,0 +1,122 @@
+"""When a running probe may end: the rest cannot change the answer. It counts; the probe sends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from scipy import stats
+
+from gates.slo import Metric, Objective, drain_limit_s
+from traffic.probe import Stop
+from traffic.records import Flight, Request, RequestRecord
+from traffic.schedule import Schedule
+from traffic.summary import allowed
+
+BLOCK_S = 20.0
+"""Growth is read from blocks of this length."""
+
+BLOCKS = 3
+ERROR_WINDOW_S = 5.0
+ERROR_SHARE = 0.20
+ERROR_MIN = 5
+"""A probe ends at 20 % errors within 5 s, but not for a handful of requests."""
+
+
+@dataclass(slots=True)
+class _Block:
+    arrivals: int
+    completions: int
+    in_flight: int
+
+
+@dataclass(slots=True)
+class SloReferee:
+    """Ends a probe that is lost by arithmetic, grows without bound, or only produces errors.
+
+    Lost: more requests of the cohort are over a limit than the whole cohort may have; requests still under way count
+    once their limit has passed for certain. Growth: in-flight rises over three 20-second blocks while completions stay
+    below arrivals by more than their block interval (95 %, t), or in-flight exceeds what the limits themselves allow.
+    """
+
+    slo: Sequence[Objective]
+    schedule: Schedule
+    over: list[int] = field(init=False)
+    limit: list[int] = field(init=False)
+    blocks: list[_Block] = field(default_factory=list)
+    recent: list[tuple[float, bool]] = field(default_factory=list)
+    done: int = 0
+    _seen_done: int = 0
+    _seen_sent: int = 0
+
+    def __post_init__(self) -> None:
+        self.over = [0] * len(self.slo)
+        self.limit = [allowed(self.schedule.window.scheduled, objective.percentile) for objective in self.slo]
+
+    def resolved(self, record: RequestRecord) -> None:
+        """Count a request of the cohort."""
+        for index, objective in enumerate(self.slo):
+            value = objective.metric.of(record)
+            if record.has_failed or (value is not None and value > objective.limit_s):
+                self.over[index] += 1
+        if record.ended_s is not None:
+            self.recent.append((record.ended_s, record.has_failed))
+
+    def look(self, now_s: float, in_flight: Iterable[tuple[Request, Flight]], origin_s: float) -> Stop | None:
+        """A reason to end, or None."""
+        flights = list(in_flight)
+        if self._errors(now_s):
+            return Stop.ERRORS
+        over = list(self.over)
+        for request, flight in flights:
+            if request.in_cohort:
+                for index, objective in enumerate(self.slo):
+                    over[index] += _is_over(objective, request, flight, now_s + origin_s, origin_s)
+        if any(count > most for count, most in zip(over, self.limit, strict=True)):
+            return Stop.LOST
+        return Stop.GROWTH if self._grows(now_s, flights) else None
+
+    def _errors(self, now_s: float) -> bool:
+        self.recent = [(ended_s, failed) for ended_s, failed in self.recent if ended_s >= now_s - ERROR_WINDOW_S]
+        errors = sum(failed for _, failed in self.recent)
+        return errors >= ERROR_MIN and errors >= ERROR_SHARE * len(self.recent)
+
+    def _grows(self, now_s: float, flights: Sequence[tuple[Request, Flight]]) -> bool:
+        ceiling = (self.schedule.window.rate_rps or 0.0) * drain_limit_s(self.slo, self.schedule.window.longest_output_tokens)
+        if len(flights) > max(ceiling, 1.0):
+            return True
+        if now_s < (len(self.blocks) + 1) * BLOCK_S or now_s > self.schedule.window.window_end_s + 1:
+            return False
+        sent = sum(request.due_s <= now_s for request in self.schedule.requests)
+        done = sent - len(flights)
+        self.blocks.append(_Block(sent - self._seen_sent, done - self._seen_done, len(flights)))
+        self._seen_sent, self._seen_done = sent, done
+        return is_growing(self.blocks[1:])  # the first block fills an empty server
+
+
+def is_growing(blocks: Sequence[_Block]) -> bool:
+    """Whether the last three blocks show growth that will not end.
+
+    arrivals - completions of each block, mean above 0 by more than its 95 % interval, and in-flight rising throughout.
+    """
+    last = blocks[-BLOCKS:]
+    if len(last) < BLOCKS or not all(a.in_flight < b.in_flight for a, b in pairwise(last)):
+        return False
+    short = [block.arrivals - block.completions for block in last]
+    mean = sum(short) / BLOCKS
+    spread = math.sqrt(sum((value - mean) ** 2 for value in short) / (BLOCKS - 1))
+    return mean > float(stats.t.ppf(0.975, BLOCKS - 1)) * spread / math.sqrt(BLOCKS)
+
+
+def _is_over(objective: Objective, request: Request, flight: Flight, now_s: float, origin_s: float) -> bool:
+    """Whether a request under way is over this limit whatever comes. Times are the loop's."""
+    if objective.metric is Metric.TTFT:
+        reached_s = now_s if flight.first_token_s is None else flight.first_token_s
+        return reached_s - origin_s - request.due_s > objective.limit_s
+    if objective.metric is Metric.E2E:
+        return now_s - origin_s - request.due_s > objective.limit_s
+    if objective.metric is Metric.TPOT and request.force_length and flight.first_token_s is not None:
+        return now_s - flight.first_token_s > objective.limit_s * max(1, request.output_tokens - 1)
+    return False

@@ -1,0 +1,94 @@
+"""When a probe is no result: the client, the clock or the sample spoiled it. Each bound stands in docs/method.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gates.slo import Objective
+from traffic.probe import ProbeFacts
+from traffic.summary import Summary, cohort
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a measurement may be off by and still be one."""
+
+    send_lag_p99_s: float = 0.010
+    achieved_share: float = 0.99
+    stall_max_s: float = 0.5
+    clock_step_s: float = 1.0
+    short_answer_share: float = 0.01
+    cached_share: float = 0.01
+
+
+MEASURED = Bounds()
+SMOKE = Bounds(send_lag_p99_s=0.100, stall_max_s=2.0)
+"""The smoke mode runs beside its server on small machines and calls itself no measurement."""
+
+
+def invalid_reasons(
+    facts: ProbeFacts, summary: Summary, slo: Sequence[Objective], bounds: Bounds = MEASURED
+) -> tuple[str, ...]:
+    """Why this probe is no result, each with what to do; empty for a valid one."""
+    return tuple(
+        reason
+        for reason in (
+            *_client(facts, summary, bounds),
+            *_answers(facts, summary, bounds),
+            *_sample(facts, summary, slo),
+        )
+        if reason
+    )
+
+
+def _client(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
+    reasons = []
+    lag_s = summary.send_lag_p99_s
+    if lag_s is not None and lag_s > bounds.send_lag_p99_s:
+        reasons.append(
+            f"send lag p99 {lag_s * 1000:.1f} ms is above {bounds.send_lag_p99_s * 1000:.0f} ms: "
+            "give the client a free core or lower the rate"
+        )
+    share = summary.achieved_share
+    if share is not None and share < bounds.achieved_share:
+        reasons.append(f"only {share:.1%} of the requests due in the window were sent in it: the client cannot keep up")
+    if summary.client_errors:
+        error = next(each.error for each in cohort(facts.records) if each.error.startswith("client: "))
+        reasons.append(f"{summary.client_errors} requests failed in the client ({error.removeprefix('client: ')})")
+    if facts.stall_max_s > bounds.stall_max_s:
+        reasons.append(f"the client's event loop stood still for {facts.stall_max_s:.2f} s: free the machine")
+    if abs(facts.clock_step_s) > bounds.clock_step_s:
+        reasons.append(f"UTC and the monotonic clock moved apart by {facts.clock_step_s:+.1f} s: check time keeping")
+    return reasons
+
+
+def _answers(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
+    reasons = []
+    if any(record.force_length for record in facts.records) and summary.n and summary.short_answers / summary.n > bounds.short_answer_share:
+        reasons.append(
+            f"{summary.short_answers} of {summary.n} answers are shorter than forced: "
+            "the server does not honour min_tokens and ignore_eos"
+        )
+    members = [each for each in cohort(facts.records) if each.cached_tokens is not None and each.prompt_tokens]
+    prompt_tokens = sum(each.prompt_tokens or 0 for each in members)
+    cached_tokens = sum(each.cached_tokens or 0 for each in members)
+    if prompt_tokens and cached_tokens / prompt_tokens > bounds.cached_share:
+        reasons.append(
+            f"{cached_tokens / prompt_tokens:.1%} of the prompt tokens came from a prefix cache: "
+            "restart the server or use another --seed"
+        )
+    if facts.window.duplicate_prompts:
+        reasons.append(f"{facts.window.duplicate_prompts} prompts were sent twice: raise --length-scale")
+    return reasons
+
+
+def _sample(facts: ProbeFacts, summary: Summary, slo: Sequence[Objective]) -> list[str]:
+    """A percentile needs a sample; an early end needs none, since it decides by counts."""
+    if facts.stop.is_early:
+        return []
+    need = max((objective.min_n for objective in slo), default=1)
+    if summary.n >= need:
+        return []
+    percentile = max(objective.percentile for objective in slo)
+    return [f"{summary.n} requests are too few for a p{percentile} (at least {need}): raise --duration or the rate"]

@@ -1,0 +1,131 @@
+"""From verdicts to the rows and documents that are written down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Literal
+
+from gates.capacity import Capacity
+from gates.slo import Metric, Objective, ObjectiveResult
+from gates.verdict import LimitedBy, ProbeVerdict
+from reports.run_directory import EngineKind, ObjectiveRow, ProbeRow, SweepDocument, WarmUp
+from traffic.summary import cohort, nearest_rank, sample
+
+MIN_N_FOR_P99 = 100
+"""Below this many requests the 99th percentile is only the largest value: it is null."""
+
+
+def probe_row(
+    verdict: ProbeVerdict, *, purpose: Literal["search", "anchor", "single"], requests_file: str | None
+) -> ProbeRow:
+    """The row of one window."""
+    facts, summary = verdict.facts, verdict.summary
+    members = [record for record in cohort(facts.records) if record.is_resolved]
+    ttft, tpot = (sample(members, metric.of) for metric in (Metric.TTFT, Metric.TPOT))
+    over = {metric: verdict.result(metric) for metric in (Metric.TTFT, Metric.TPOT)}
+
+    def p99(values: Sequence[float]) -> float | None:
+        return nearest_rank(values, Decimal(99)) if len(values) >= MIN_N_FOR_P99 else None
+
+    return ProbeRow(
+        rate_rps=facts.window.rate_rps,
+        concurrency=facts.window.concurrency,
+        repeat=facts.window.repeat,
+        purpose=purpose,
+        outcome=verdict.outcome,
+        is_proven=None,
+        is_valid=verdict.is_valid,
+        invalid_reasons=list(verdict.invalid_reasons),
+        limited_by=verdict.limited_by,
+        stop=facts.stop.value,
+        n=summary.n,
+        n_tpot=len(tpot),
+        over_ttft=_over(over[Metric.TTFT]),
+        over_tpot=_over(over[Metric.TPOT]),
+        misses=verdict.misses,
+        failed=summary.failed,
+        errors=dict(Counter(record.error or record.end.value for record in members if record.has_failed)),
+        objectives=[_objective(result) for result in verdict.results],
+        ttft_p50_s=nearest_rank(ttft, Decimal(50)),
+        ttft_p99_s=p99(ttft),
+        tpot_p50_s=nearest_rank(tpot, Decimal(50)),
+        tpot_p99_s=p99(tpot),
+        ttft_mean_s=summary.mean_ttft_s,
+        tpot_mean_s=summary.mean_tpot_s,
+        goodput_rps=verdict.goodput_rps,
+        offered_rps=summary.offered_rps,
+        achieved_share=summary.achieved_share,
+        send_lag_p50_s=summary.send_lag_p50_s,
+        send_lag_p99_s=summary.send_lag_p99_s,
+        send_lag_max_s=summary.send_lag_max_s,
+        output_tokens_per_s=summary.output_tokens_per_s,
+        output_tokens_mean=summary.mean_output_tokens,
+        prompt_tokens_mean=summary.mean_prompt_tokens,
+        started_utc=facts.started_utc.isoformat(),
+        window_s=facts.window.duration_s,
+        load_s=facts.load_s,
+        saved_s=facts.saved_s,
+        requests_file=requests_file,
+    )
+
+
+def _over(result: ObjectiveResult | None) -> int | None:
+    return None if result is None else result.over
+
+
+def _objective(result: ObjectiveResult) -> ObjectiveRow:
+    return ObjectiveRow(
+        metric=result.objective.metric.value,
+        percentile=float(result.objective.percentile),
+        limit_s=result.objective.limit_s,
+        n=result.n,
+        over=result.over,
+        allowed=result.allowed,
+        value_s=result.value_s,
+    )
+
+
+def sweep_document(
+    *,
+    label: str,
+    engine: EngineKind,
+    seed: int,
+    slo: Sequence[Objective],
+    is_smoke: bool,
+    capacity: Capacity,
+    warm_up: WarmUp | None,
+    probes: Sequence[ProbeRow],
+) -> SweepDocument:
+    """The sweep's answer with its windows."""
+    return SweepDocument(
+        schema_version=1,
+        label=label,
+        engine=engine,
+        seed=seed,
+        slo=[str(objective) for objective in slo],
+        is_smoke=is_smoke,
+        capacity_rps=capacity.capacity_rps,
+        first_failed_rps=capacity.first_failed_rps,
+        resolution_share=capacity.resolution_share,
+        capacity_estimate_rps=None,
+        capacity_interval_rps=None,
+        proven_pass_rps=None,
+        proven_fail_rps=None,
+        verdict=capacity.verdict,
+        tallies=[str(each) for each in capacity.tallies],
+        contradictions_rps=list(capacity.contradictions),
+        limited_by=_limit_at(capacity.first_failed_rps, probes),
+        cause=None,
+        warm_up=warm_up,
+        load_s=sum(row.load_s for row in probes),
+        saved_s=sum(row.saved_s for row in probes),
+        probes=list(probes),
+    )
+
+
+def _limit_at(rate_rps: float | None, probes: Sequence[ProbeRow]) -> LimitedBy | None:
+    """What limited the server at the first failed rate, by majority of its failed windows."""
+    reasons = Counter(row.limited_by for row in probes if row.rate_rps == rate_rps and row.limited_by is not None)
+    return reasons.most_common(1)[0][0] if reasons else None

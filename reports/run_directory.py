@@ -1,0 +1,178 @@
+"""The documents of a run directory: models of every file, and their readers.
+
+    runs/<label>/run.json            RunDocument
+                 sweep.json          SweepDocument
+                 engine.json         EngineDocument
+                 probes/NN-RATE.parquet   a row per request (reports.requests)
+
+Undefined numbers are null, never NaN and never 0. `schema_version` rises with every change that an older reader would
+misread; readers accept every version up to their own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gates.capacity import CapacityVerdict
+from gates.verdict import LimitedBy, Outcome
+from traffic.errors import UsageError
+
+SCHEMA_VERSION = 1
+
+Json = dict[str, object]
+EngineKind = Literal["simulated", "attached", "vllm"]
+Status = Literal["running", "done", "invalid", "failed", "interrupted"]
+
+
+class Document(BaseModel):
+    """A file of the run directory."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class ObjectiveRow(Document):
+    """One objective over one cohort: it holds when over <= allowed. limit_s and value_s in seconds."""
+
+    metric: str
+    percentile: float
+    limit_s: float
+    n: int
+    over: int
+    allowed: int
+    value_s: float | None
+
+
+class ProbeRow(Document):
+    """One window. Units as in the names; definitions in docs/method.md.
+
+    outcome is null for an invalid probe. is_proven is null where it was not tried. concurrency is set, and rate_rps
+    null, for a closed loop. requests_file is relative to the run directory.
+    """
+
+    rate_rps: float | None
+    concurrency: int | None = None
+    repeat: int
+    purpose: Literal["search", "anchor", "single"]
+    outcome: Outcome | None
+    is_proven: bool | None
+    is_valid: bool
+    invalid_reasons: list[str]
+    limited_by: LimitedBy | None
+    stop: str
+    n: int
+    n_tpot: int
+    over_ttft: int | None
+    over_tpot: int | None
+    misses: int
+    failed: int
+    errors: dict[str, int]
+    objectives: list[ObjectiveRow]
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_p50_s: float | None
+    tpot_p99_s: float | None
+    ttft_mean_s: float | None
+    tpot_mean_s: float | None
+    goodput_rps: float | None
+    offered_rps: float | None
+    achieved_share: float | None
+    send_lag_p50_s: float | None
+    send_lag_p99_s: float | None
+    send_lag_max_s: float | None
+    output_tokens_per_s: float | None
+    output_tokens_mean: float | None
+    prompt_tokens_mean: float | None
+    started_utc: str
+    window_s: float
+    load_s: float
+    saved_s: float
+    requests_file: str | None
+
+
+class WarmUp(Document):
+    """Blocks of one replayed schedule; warm when two successive ones agree within 3 % on mean TPOT."""
+
+    is_warm: bool
+    rate_rps: float
+    block_s: float
+    tpot_mean_s: list[float | None]
+
+
+class SweepDocument(Document):
+    """The answer of a sweep, and every window behind it."""
+
+    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    label: str
+    engine: EngineKind
+    seed: int
+    slo: list[str]
+    is_smoke: bool
+    capacity_rps: float | None
+    first_failed_rps: float | None
+    resolution_share: float | None
+    capacity_estimate_rps: float | None
+    capacity_interval_rps: tuple[float, float] | None
+    proven_pass_rps: float | None
+    proven_fail_rps: float | None
+    verdict: CapacityVerdict
+    tallies: list[str]
+    contradictions_rps: list[float]
+    limited_by: LimitedBy | None
+    cause: str | None
+    warm_up: WarmUp | None
+    load_s: float
+    saved_s: float
+    probes: list[ProbeRow]
+
+
+class EngineDocument(Document):
+    """What answered."""
+
+    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    kind: EngineKind
+    model: str
+    max_model_len: int | None
+    version: str | None
+    takes_forced_length: bool
+    start: int
+    details: Json
+
+
+class RunDocument(Document):
+    """What was run, with which settings, where and when. Times are UTC, ISO 8601."""
+
+    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    kind: Literal["sweep"]
+    label: str
+    status: Status
+    reason: str | None = None
+    engine: EngineKind
+    seed: int
+    config: Json
+    environment: Json
+    started_utc: str
+    ended_utc: str | None
+
+
+D = TypeVar("D", bound=Document)
+
+
+def read_document(path: Path, model: type[D]) -> D:
+    """Read and check one document. Raises UsageError with the first fault in one line."""
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist; is {path.parent} a run directory?") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise UsageError(f"{path} cannot be read: {where}: {first['msg']}") from None
+
+
+def to_json(document: Document) -> str:
+    """A document as it is written: two spaces, keys in the order of the model."""
+    return json.dumps(document.model_dump(mode="json"), indent=2, allow_nan=False, ensure_ascii=False) + "\n"

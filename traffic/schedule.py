@@ -1,0 +1,128 @@
+"""A probe's schedule: every request with its due time, fixed before the first send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from traffic.arrivals import poisson_arrivals
+from traffic.prompts import TokenRatio, prompts
+from traffic.records import Request
+from traffic.workload import Workload, draw_lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a schedule is drawn from.
+
+    seed and repeat give gaps and lengths, so that all arms see the same; start (servers started before this one) adds
+    to the text, so that no prompt is sent twice to one server.
+    """
+
+    workload: Workload
+    seed: int
+    repeat: int
+    start: int = 0
+    length_scale: float = 1.0
+    force_length: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a probe measures; seconds after its start.
+
+    The cohort is every request due in [window_start_s, window_end_s); load goes on, unmeasured, until drain_end_s at
+    the latest. scheduled: requests in the cohort. longest_output_tokens: of the cohort. duplicate_prompts: requests
+    whose whole text had been scheduled before (0 where requests carry no text). concurrency: requests kept in flight by
+    a closed loop, None for the open loop.
+    """
+
+    rate_rps: float | None
+    repeat: int
+    window_start_s: float
+    window_end_s: float
+    drain_end_s: float
+    scheduled: int
+    longest_output_tokens: int
+    duplicate_prompts: int = 0
+    concurrency: int | None = None
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the measured window."""
+        return self.window_end_s - self.window_start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Requests in the order of their due times, and the window that they fill."""
+
+    window: Window
+    requests: tuple[Request, ...]
+
+
+def open_loop(
+    draw: Draw,
+    *,
+    rate_rps: float,
+    ramp_s: float,
+    duration_s: float,
+    drain_limit_s: Callable[[int], float],
+    text: TokenRatio | None,
+) -> Schedule:
+    """The schedule of one probe.
+
+    ramp_s of the same mix and rate are dropped before the window of duration_s. drain_limit_s: longest requested output
+    tokens of the cohort -> seconds that its last request may take. text: how to make prompts, None for lengths only.
+    """
+    window_end_s = ramp_s + duration_s
+    due_s = poisson_arrivals(rate_rps, draw.seed, draw.repeat, window_end_s)
+    lengths = draw_lengths(draw.workload, draw.seed, draw.repeat, len(due_s), draw.length_scale)
+    cohort_output = lengths.output_tokens[due_s >= ramp_s]
+    longest = int(cohort_output.max()) if len(cohort_output) else 0
+    drain_end_s = window_end_s + drain_limit_s(longest)
+    due_s = poisson_arrivals(rate_rps, draw.seed, draw.repeat, drain_end_s)
+    lengths = draw_lengths(draw.workload, draw.seed, draw.repeat, len(due_s), draw.length_scale)
+    kinds = [draw.workload.classes[index].name for index in lengths.kinds.tolist()]
+    inputs, outputs = lengths.input_tokens.tolist(), lengths.output_tokens.tolist()
+    texts = (
+        [()] * len(kinds)
+        if text is None
+        else prompts(
+            kinds,
+            inputs,
+            text,
+            seed=draw.seed,
+            start=draw.start,
+            rate_rps=rate_rps,
+            repeat=draw.repeat,
+        )
+    )
+    window = Window(
+        rate_rps=rate_rps,
+        repeat=draw.repeat,
+        window_start_s=ramp_s,
+        window_end_s=window_end_s,
+        drain_end_s=drain_end_s,
+        scheduled=len(cohort_output),
+        longest_output_tokens=longest,
+        duplicate_prompts=0 if text is None else len(texts) - len(set(texts)),
+    )
+    return Schedule(
+        window,
+        tuple(
+            Request(
+                index=index,
+                due_s=due,
+                kind=kind,
+                input_tokens=given,
+                output_tokens=wanted,
+                in_cohort=ramp_s <= due < window_end_s,
+                force_length=draw.force_length,
+                messages=messages,
+            )
+            for index, (due, kind, given, wanted, messages) in enumerate(
+                zip(due_s.tolist(), kinds, inputs, outputs, texts, strict=True)
+            )
+        ),
+    )
