@@ -84,10 +84,11 @@ class SloReferee:
         return errors >= ERROR_MIN and errors >= ERROR_SHARE * len(self.recent)
 
     def _grows(self, now_s: float, flights: Sequence[tuple[Request, Flight]]) -> bool:
-        ceiling = (self.schedule.window.rate_rps or 0.0) * drain_limit_s(self.slo, self.schedule.window.longest_output_tokens)
+        window = self.schedule.window
+        ceiling = (window.rate_rps or 0.0) * drain_limit_s(self.slo, window.longest_output_tokens)
         if len(flights) > max(ceiling, 1.0):
             return True
-        if now_s < (len(self.blocks) + 1) * BLOCK_S or now_s > self.schedule.window.window_end_s + 1:
+        if now_s < (len(self.blocks) + 1) * BLOCK_S or now_s > window.window_end_s + 1:
             return False
         sent = sum(request.due_s <= now_s for request in self.schedule.requests)
         done = sent - len(flights)

@@ -65,7 +65,8 @@ def _client(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
 
 def _answers(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
     reasons = []
-    if any(record.force_length for record in facts.records) and summary.n and summary.short_answers / summary.n > bounds.short_answer_share:
+    is_forced = any(record.force_length for record in facts.records)
+    if is_forced and summary.n and summary.short_answers / summary.n > bounds.short_answer_share:
         reasons.append(
             f"{summary.short_answers} of {summary.n} answers are shorter than forced: "
             "the server does not honour min_tokens and ignore_eos"

@@ -4,6 +4,9 @@
                  sweep.json          SweepDocument
                  engine.json         EngineDocument
                  probes/NN-RATE.parquet   a row per request (reports.requests)
+    runs/<experiment>/experiment.json      ExperimentDocument
+                      truth.json           TruthDocument, where the truth is known because it was hidden on purpose
+                      arms/<label>/        a run directory per arm
 
 Undefined numbers are null, never NaN and never 0. `schema_version` rises with every change that an older reader would
 misread; readers accept every version up to their own.
@@ -13,13 +16,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gates.capacity import CapacityVerdict
 from gates.verdict import LimitedBy, Outcome
 from traffic.errors import UsageError
+from traffic.probe import Stop
 
 SCHEMA_VERSION = 1
 
@@ -92,6 +96,11 @@ class ProbeRow(Document):
     saved_s: float
     requests_file: str | None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every request of the cohort was followed to its end or its limit: fit for a comparison."""
+        return not Stop(self.stop).is_early
+
 
 class WarmUp(Document):
     """Blocks of one replayed schedule; warm when two successive ones agree within 3 % on mean TPOT."""
@@ -156,6 +165,68 @@ class RunDocument(Document):
     environment: Json
     started_utc: str
     ended_utc: str | None
+
+
+class ExperimentDocument(Document):
+    """Which arms belong together, in the order in which they ran.
+
+    baseline: the arm that effects are measured against. drift_arm: the arm with the baseline's configuration, null
+    where none ran. anchor_rps: the rate at which all arms are compared, null where the baseline has no capacity.
+    """
+
+    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    label: str
+    title: str
+    seed: int
+    engine: EngineKind
+    arms: list[str] = Field(min_length=1)
+    baseline: str
+    drift_arm: str | None
+    anchor_rps: float | None = Field(gt=0)
+    started_utc: str
+    ended_utc: str | None
+
+    @model_validator(mode="after")
+    def _arms_make_sense(self) -> Self:
+        """Labels are folder names, each once; baseline and drift arm are two of them."""
+        for label in self.arms:
+            if not label or label in {".", ".."} or "/" in label or "\\" in label or "\0" in label:
+                raise ValueError(f"arm {label!r} is no name of a folder")
+        if len(set(self.arms)) != len(self.arms):
+            raise ValueError("an arm is listed twice")
+        if self.baseline not in self.arms:
+            raise ValueError(f"the baseline {self.baseline!r} is not among the arms")
+        if self.drift_arm is not None and (self.drift_arm not in self.arms or self.drift_arm == self.baseline):
+            raise ValueError(f"the drift arm {self.drift_arm!r} is not another of the arms")
+        return self
+
+
+class TruthArm(Document):
+    """What was hidden in one arm of a demonstration.
+
+    hidden: one sentence. true_tpot_effect_share: on mean TPOT against the baseline, without drift; null for the
+    baseline itself. plain_claim_share: what a plain comparison claims for mean TPOT: one cold run each, one after the
+    other, means of all requests.
+    """
+
+    label: str
+    hidden: str
+    true_capacity_rps: float | None
+    true_tpot_effect_share: float | None
+    plain_claim_share: float | None
+
+
+class TruthDocument(Document):
+    """What a demonstration hid and a finding is held against.
+
+    drift_share: hidden between the baseline and the drift arm in mean TPOT at the anchor rate. cold_start: one sentence
+    on what a server that is not warm does.
+    """
+
+    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    arms: list[TruthArm]
+    drift_share: float | None
+    cold_start: str
 
 
 D = TypeVar("D", bound=Document)

@@ -1,102 +1,45 @@
 """One OpenAI-compatible server over HTTP: the requests that are measured, and the few calls beside them.
 
-`Endpoint` owns the connections, the credentials and the bounds; `HttpEngine` sends requests through it and reads the
-streams. Everything that a transport can do wrong is translated here, once, into an `End` and a short text. Texts that
-blame this machine begin with "client: ".
+`Endpoint` owns the connections and the credentials; `HttpEngine` sends requests through it and reads the streams.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
-import resource
-import ssl
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Self
 
 import httpx2 as httpx
 
 from traffic.errors import EngineError, UsageError
+from traffic.http_client import (
+    FAULTS,
+    Bounds,
+    BuildClient,
+    ConnectionTrace,
+    base_url,
+    build_client,
+    checked_headers,
+    describe,
+    refusal,
+    settle_localhost,
+    tls_context,
+)
 from traffic.records import End, Flight, Message, Request
-from traffic.sse import AnswerReader, error_message, one_line
-
-KEEP_ALIVE_S = 4.0
-"""How long an idle connection is kept: less than the 5 s after which uvicorn closes its end."""
-CLIENT_FAULT = "client: "
+from traffic.sse import AnswerReader
 
 _DRAIN_S = 1.0
-_BODY_BYTES = 65_536
-_SECRET_CHARS = 6
-_JSON = {"Content-Type": "application/json"}
-_CLIENT_ERRNOS = frozenset(
-    (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.ENOBUFS, errno.ENOMEM)
-)
-_FAULTS = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError)
+_REFUSAL_BYTES = 65_536
+_SECRET_CHARS = 8
 _DROPPED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How long to wait, in seconds.
-
-    connect_s: for a connection. stall_s: for the next byte, the first one included. total_s: for one whole answer.
-    call_s: for a call beside the load. The defaults only end what nobody waits for: a probe has its own deadline.
-    """
-
-    connect_s: float = 10.0
-    stall_s: float = 120.0
-    total_s: float = 1800.0
-    call_s: float = 10.0
-
-
-class BuildClient(Protocol):
-    """The seam to the network.
-
-    keep_alive false: every request gets a connection of its own. A transport behind it calls the `trace` extension as
-    httpcore does ("connection.connect_tcp.started", "http11.send_request_headers.started"); without that no request
-    is ever sent twice.
-    """
-
-    def __call__(
-        self, *, headers: Mapping[str, str], bounds: Bounds, ca_file: Path | None, keep_alive: bool
-    ) -> httpx.AsyncClient:
-        """A client without limits on connections."""
-        ...
-
-
-def build_client(
-    *,
-    headers: Mapping[str, str],
-    bounds: Bounds,
-    ca_file: Path | None = None,
-    keep_alive: bool = True,
-    transport: httpx.AsyncBaseTransport | None = None,
-) -> httpx.AsyncClient:
-    """httpx2 with its own pool.
-
-    No limit on connections: a request that waits for one would make the load a closed loop (R10). No environment: a
-    proxy variable must not stand between us and the server. No cookies: they would pin all load to one replica.
-    """
-    return httpx.AsyncClient(
-        headers={"Accept-Encoding": "identity", "User-Agent": "slo-bench", **headers},
-        timeout=httpx.Timeout(connect=bounds.connect_s, read=bounds.stall_s, write=bounds.stall_s, pool=None),
-        limits=httpx.Limits(
-            max_connections=None,
-            max_keepalive_connections=None if keep_alive else 0,
-            keepalive_expiry=KEEP_ALIVE_S,
-        ),
-        verify=True if ca_file is None else ssl.create_default_context(cafile=ca_file),
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-        trust_env=False,
-        transport=transport,
-    )
+_NO_SUCH_PAGE = (404, 405, 501)
+_NO_ENTRY = (401, 403)
+_OK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +51,33 @@ class ModelCard:
 
 
 class Endpoint:
-    """One server: where it is, how to get in, and how long to wait.
+    """One server: where it is, how to get in, how long to wait. An async context manager that owns the connections.
 
-    base_url: with or without /v1. The API key and the headers go to the server and nowhere else: no repr and no error
-    text has them, not even when the server repeats them. Raises UsageError for what cannot be a base URL or a header.
+    url: with or without /v1. The API key and the headers go to the server and nowhere else: no repr and no error text
+    has them, not even when the server repeats them. Raises UsageError for what cannot be a base URL or a header.
     """
 
     def __init__(
         self,
-        base_url: str,
+        url: str,
         *,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         ca_file: Path | None = None,
-        bounds: Bounds = Bounds(),  # noqa: B008 - frozen
+        bounds: Bounds | None = None,
         client: BuildClient = build_client,
     ) -> None:
-        self._root = _root(base_url)
+        self._root = base_url(url)
         self._address = self._root
-        self._bounds = bounds
+        self.bounds = bounds or Bounds()
         self._ca_file = ca_file
         self._build = client
-        own = {} if api_key is None else {"Authorization": f"Bearer {api_key.strip()}"}
-        self._headers = _checked_headers(own | dict(headers or {}))
-        self._secrets = [value for value in (headers or {}).values() if len(value) >= _SECRET_CHARS]
-        self._secrets += [api_key.strip()] if api_key and api_key.strip() else []
+        key = (api_key or "").strip()
+        own = {"Authorization": f"Bearer {key}"} if key else {}
+        self._headers = checked_headers(own | dict(headers or {}))
+        words = [word for value in (headers or {}).values() for word in (value, *value.split())]
+        secrets = {key, *(word for word in words if len(word) >= _SECRET_CHARS)} - {""}
+        self._secrets = sorted(secrets, key=len, reverse=True)
         self._pooled: httpx.AsyncClient | None = None
         self._unpooled: httpx.AsyncClient | None = None
         self.resent = 0
@@ -146,52 +91,54 @@ class Endpoint:
         """The server's root, without /v1."""
         return str(self._root).rstrip("/")
 
-    @property
-    def bounds(self) -> Bounds:
-        """How long it waits."""
-        return self._bounds
-
-    async def __aenter__(self) -> Endpoint:
-        self._address = await _settle_localhost(self._root, self._bounds.connect_s)
+    async def __aenter__(self) -> Self:
+        tls = tls_context(self._root, self._ca_file)
+        self._address = await settle_localhost(self._root, self.bounds.connect_s)
+        self._pooled, self._unpooled = (
+            self._build(headers=self._headers, bounds=self.bounds, tls=tls, keep_alive=keep_alive)
+            for keep_alive in (True, False)
+        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for client in (self._pooled, self._unpooled):
+        clients, self._pooled, self._unpooled = (self._pooled, self._unpooled), None, None
+        for client in clients:
             if client is not None:
                 await client.aclose()
-        self._pooled = self._unpooled = None
 
     def redact(self, text: str) -> str:
-        """`text` without the secrets."""
+        """`text` without the secrets, and without the beginning of one that was cut off at the end of the text."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
+            for length in range(len(secret) - 1, 3, -1):
+                if text.endswith(f"{secret[:length]}…"):
+                    text = f"{text[: -length - 1]}***…"
         return text
 
     async def send(
         self, method: str, path: str, body: bytes | None = None, *, limit_s: float | None = None
     ) -> httpx.Response:
-        """Send a request and return its response, unread; the caller closes it. Raises what httpx2 raises.
+        """Send a request and return its response, unread; the caller closes it. Raises one of FAULTS.
 
-        When a connection that had been idle is closed before a byte of the answer, the server has closed it as idle
-        while the request was on its way (R11): the request goes out once more, on a fresh connection.
+        When a connection that had been idle is closed before a byte of the answer, the server gave it up while the
+        request was on its way (R11): the request goes out once more, on a fresh connection. limit_s: bound of every
+        step, in place of connect_s and stall_s.
         """
-        if self._pooled is None:
-            self._pooled = self._client(keep_alive=True)
-        trace = _Trace()
+        if self._pooled is None or self._unpooled is None:
+            raise RuntimeError("enter the endpoint before sending through it")
+        trace = ConnectionTrace()
         try:
-            return await self._send(self._pooled, method, path, body, trace, limit_s)
+            return await self._send_on(self._pooled, method, path, body, trace=trace, limit_s=limit_s)
         except _DROPPED:
             if trace.has_connected or not trace.has_sent:
                 raise
         self.resent += 1
-        if self._unpooled is None:
-            self._unpooled = self._client(keep_alive=False)
-        return await self._send(self._unpooled, method, path, body, _Trace(), limit_s)
+        return await self._send_on(self._unpooled, method, path, body, trace=trace, limit_s=limit_s)
 
     async def models(self) -> list[ModelCard] | None:
-        """What /v1/models lists; None where there is no such page. Raises EngineError, or UsageError for a bad key."""
+        """What /v1/models lists; None where there is no such page. Raises EngineError, UsageError for a wrong key."""
         answer = await self._call("GET", "/v1/models")
         if answer is None:
             return None
@@ -202,21 +149,21 @@ class Endpoint:
         return [ModelCard(entry["id"], _length(entry.get("max_model_len"))) for entry in named]
 
     async def version(self) -> str | None:
-        """What /version says; None where it does not exist. Raises EngineError."""
+        """What /version says; None where there is no such page. Raises EngineError."""
         answer = await self._call("GET", "/version")
         version = answer.get("version") if isinstance(answer, dict) else None
         return version if isinstance(version, str) else None
 
     async def count_tokens(self, model: str, messages: Sequence[Message]) -> int | None:
-        """The server's count of a prompt, chat template included; None where it has no /tokenize. Raises EngineError."""
+        """The server's count of a prompt, chat template included; None without /tokenize. Raises EngineError."""
         body = {"model": model, "messages": wire_messages(messages), "add_generation_prompt": True}
         answer = await self._call("POST", "/tokenize", json.dumps(body).encode())
         return _length(answer.get("count")) if isinstance(answer, dict) else None
 
     async def metrics(self) -> str | None:
-        """The Prometheus text of /metrics; None where it does not exist. Raises EngineError."""
+        """The Prometheus text of /metrics; None where there is no such page. Raises EngineError."""
         status, text = await self._fetch("GET", "/metrics")
-        return text if status == httpx.codes.OK else None
+        return text if status == _OK else None
 
     async def is_healthy(self) -> bool:
         """Whether /health answers 200; a server that cannot be reached is not healthy."""
@@ -224,16 +171,16 @@ class Endpoint:
             status, _ = await self._fetch("GET", "/health")
         except EngineError:
             return False
-        return status == httpx.codes.OK
+        return status == _OK
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> object:
         """The JSON of a page; None where the server does not have the page."""
         status, text = await self._fetch(method, path, body)
-        if status in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED):
+        if status in _NO_SUCH_PAGE:
             return None
-        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        if status in _NO_ENTRY:
             raise UsageError(f"{self.url} refuses the API key (HTTP {status}); give the right one")
-        if status != httpx.codes.OK:
+        if status != _OK:
             raise EngineError(f"{self.url}{path}: {self.redact(refusal(status, text))}")
         with suppress(ValueError, RecursionError):
             answer: object = json.loads(text)
@@ -241,39 +188,153 @@ class Endpoint:
         raise EngineError(f"{self.url}{path} answers with something that is not JSON; is this the right base URL?")
 
     async def _fetch(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
-        limit_s = self._bounds.call_s
+        limit_s = self.bounds.call_s
         try:
             async with asyncio.timeout(limit_s), aclosing(await self.send(method, path, body, limit_s=limit_s)) as got:
                 await got.aread()
                 return got.status_code, got.text
-        except TimeoutError:
-            raise EngineError(f"{self.url}{path} did not answer within {limit_s:g} s") from None
-        except _FAULTS as error:
-            _, cause = describe(error, self._bounds)
+        except FAULTS as error:
+            cause = f"no answer within {limit_s:g} s"
+            if not isinstance(error, TimeoutError | httpx.TimeoutException):
+                _, cause = describe(error, self.bounds)
             text = f"cannot reach {self.url}: {self.redact(cause)}; is the server running, and is the address right?"
             raise EngineError(text) from None
 
-    def _client(self, *, keep_alive: bool) -> httpx.AsyncClient:
-        try:
-            return self._build(headers=self._headers, bounds=self._bounds, ca_file=self._ca_file, keep_alive=keep_alive)
-        except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"cannot use the CA file {self._ca_file}: {one_line(str(error))}") from None
-
-    async def _send(
+    async def _send_on(
         self,
         client: httpx.AsyncClient,
         method: str,
         path: str,
         body: bytes | None,
-        trace: _Trace,
+        *,
+        trace: ConnectionTrace,
         limit_s: float | None,
     ) -> httpx.Response:
+        headers = {"Host": self._root.netloc.decode("ascii")}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         request = client.build_request(
             method,
             self._address.copy_with(path=self._address.path.rstrip("/") + path),
             content=body,
-            headers={"Host": self._root.netloc.decode("ascii")} | (_JSON if body is not None else {}),
-            extensions={"trace": trace},
+            headers=headers,
             timeout=client.timeout if limit_s is None else limit_s,
+            extensions={"trace": trace},
         )
         return await client.send(request, stream=True)
+
+
+class HttpEngine:
+    """An `Engine` that asks for chat completions and reads them as a stream.
+
+    extra_body: fields merged into every request last; one that is None takes the field away. forces_length and
+    continuous_usage: whether the server takes min_tokens and ignore_eos, and continuous_usage_stats.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        model: str,
+        *,
+        extra_body: Mapping[str, object] | None = None,
+        forces_length: bool = True,
+        continuous_usage: bool = True,
+    ) -> None:
+        self._endpoint = endpoint
+        self._model = model
+        self._extra_body = dict(extra_body or {})
+        self._forces_length = forces_length
+        self._continuous_usage = continuous_usage
+
+    def __repr__(self) -> str:
+        return f"HttpEngine({self._endpoint!r}, {self._model!r})"
+
+    async def generate(self, request: Request, flight: Flight) -> None:
+        """Send the request and write its facts into `flight`; the protocol's contract.
+
+        sent_s is the moment at which the encoded request is handed to the transport, so waiting for a connection is
+        in the TTFT. A request that goes out again (R11) keeps it.
+        """
+        body = self.body(request)
+        loop = asyncio.get_running_loop()
+        bounds = self._endpoint.bounds
+        reader = AnswerReader(request, flight)
+        deadline = asyncio.timeout(bounds.total_s)
+        flight.sent_s = loop.time()
+        try:
+            async with deadline:
+                await self._exchange(body, reader, flight)
+        except FAULTS as error:
+            end, text = End.TIMED_OUT, f"no end within {bounds.total_s:g} s"
+            if not deadline.expired():
+                end, text = describe(error, bounds)
+            reader.break_off(loop.time(), end, text)
+        if flight.error:
+            flight.error = self._endpoint.redact(flight.error)
+
+    def body(self, request: Request) -> bytes:
+        """The request as it goes over the wire."""
+        options = {"include_usage": True}
+        if self._continuous_usage:
+            options["continuous_usage_stats"] = True
+        fields: dict[str, object] = {
+            "model": self._model,
+            "messages": wire_messages(request.messages),
+            "stream": True,
+            "stream_options": options,
+            "max_tokens": request.output_tokens,
+            "temperature": 0,
+        }
+        if request.force_length and self._forces_length:
+            fields |= {"min_tokens": request.output_tokens, "ignore_eos": True}
+        fields |= self._extra_body
+        return json.dumps({name: value for name, value in fields.items() if value is not None}).encode("ascii")
+
+    async def _exchange(self, body: bytes, reader: AnswerReader, flight: Flight) -> None:
+        clock = asyncio.get_running_loop().time
+        async with aclosing(await self._endpoint.send("POST", "/v1/chat/completions", body)) as response:
+            if response.status_code != _OK:
+                flight.finish(clock(), End.FAILED, refusal(response.status_code, await _start_of(response)))
+                return
+            async with aclosing(response.aiter_raw()) as pieces:
+                try:
+                    async for piece in pieces:
+                        reader.feed(piece, clock())
+                        if flight.end is not None:
+                            break
+                    reader.close(clock())
+                except httpx.RemoteProtocolError:
+                    error = "truncated: the connection closed in the middle of the answer"
+                    reader.break_off(clock(), End.TRUNCATED, error)
+                if flight.end is End.FINISHED:
+                    await _drain(pieces)
+
+
+def wire_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Messages as the API wants them."""
+    return [{"role": message.role, "content": message.text} for message in messages]
+
+
+async def _drain(pieces: AsyncGenerator[bytes, None]) -> None:
+    """Read what follows the end of the answer, so that the connection can serve again; not for long."""
+    with suppress(TimeoutError, httpx.HTTPError):
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in pieces:
+                pass
+
+
+async def _start_of(response: httpx.Response) -> str:
+    """The first 64 KiB of a body, or as much of it as comes."""
+    start = b""
+    with suppress(httpx.HTTPError):
+        async with aclosing(response.aiter_bytes()) as pieces:
+            async for piece in pieces:
+                start += piece
+                if len(start) >= _REFUSAL_BYTES:
+                    break
+    return start.decode("utf-8", errors="replace")
+
+
+def _length(value: object) -> int | None:
+    """A number of tokens, or None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

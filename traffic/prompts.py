@@ -114,10 +114,11 @@ def prompts(
     start: int,
     rate_rps: float,
     repeat: int,
+    attempt: int = 0,
 ) -> list[tuple[Message, ...]]:
-    """The prompts of one probe, one per request, from (seed, start, rate, repeat).
+    """The prompts of one probe, one per request, from (seed, start, rate, repeat, attempt).
 
-    start: how many servers this run started before; repeat: warm-up blocks use negative numbers.
+    start: how many servers this run started before. attempt: further tries of the same window on the same server.
     """
-    generator = stream("prompts", seed, start, rate_key(rate_rps), repeat & 0xFFFFFFFF)
+    generator = stream("prompts", seed, start, rate_key(rate_rps), repeat, attempt)
     return [prompt(generator, kind, ratio.words(tokens)) for kind, tokens in zip(kinds, input_tokens, strict=True)]

@@ -128,11 +128,6 @@ class StepModel:
         """Jobs not admitted yet, or preempted."""
         return self._waiting_count
 
-    @property
-    def is_in_step(self) -> bool:
-        """Whether a step was begun and not ended."""
-        return self._step_end_s is not None
-
     def submit(self, now_s: float, input_tokens: int, output_tokens: int) -> Job:
         """Queue a request; a step that starts before now_s does not see it. ValueError when it can never run."""
         if input_tokens < 1 or output_tokens < 1:
@@ -159,8 +154,11 @@ class StepModel:
         """A job's facts up to the last completed step."""
         if job.stage is not Stage.DECODE:
             return Progress(job.done_tokens, job.first_token_s, job.last_token_s, job.gap_max_s)
-        tokens = job.done_tokens + self._step - job.stretch_step
-        return Progress(tokens, job.first_token_s, self._last_end_s, self._gap_max_s(job))
+        return Progress(self.tokens(job), job.first_token_s, self._last_end_s, self._gap_max_s(job))
+
+    def tokens(self, job: Job) -> int:
+        """How many tokens a job has got up to the last completed step; cheaper than its progress."""
+        return job.done_tokens + (self._step - job.stretch_step if job.stage is Stage.DECODE else 0)
 
     def begin_step(self, now_s: float) -> float | None:
         """Schedule a step that starts at now_s; when it ends, or None when there is nothing to do."""
@@ -202,8 +200,9 @@ class StepModel:
         for job in finished:
             self._leave(job)
             job.stage = Stage.FINISHED
-        if len(self._gaps) > 4 * self.settings.max_model_len:
-            self._forget_gaps()
+        if len(self._gaps) > 4 * self.settings.max_model_len:  # and no stretch is longer than max_model_len
+            self._gaps_from += len(self._gaps) - self.settings.max_model_len
+            del self._gaps[: -self.settings.max_model_len]
         return StepOutcome(end_s, gap_s, decoded, self._prefill_tokens, first, finished)
 
     def drive(
@@ -292,12 +291,12 @@ class StepModel:
         for job in self._completing:
             if job.stage is Stage.ABORTED:
                 continue
-            if job.first_token_s is None:
+            if job.last_token_s is not None:
+                job.gap_max_s = max(job.gap_max_s or 0.0, end_s - job.last_token_s)
+            else:
                 job.first_token_s = end_s
                 self.prompt_tokens_total += job.prompt_tokens
                 first.append(job)
-            elif job.last_token_s is not None:
-                job.gap_max_s = max(job.gap_max_s or 0.0, end_s - job.last_token_s)
             self.generation_tokens_total += 1
             self._decoding += 1
             job.stage = Stage.DECODE
@@ -328,16 +327,9 @@ class StepModel:
     def _gap_max_s(self, job: Job) -> float | None:
         """The largest gap of a decoding job; its stretch is a slice of the step gaps."""
         gaps = self._gaps[job.stretch_step + 1 - self._gaps_from :]
-        if not gaps:
-            return job.gap_max_s
-        largest_s = max(gaps)
-        return largest_s if job.gap_max_s is None else max(job.gap_max_s, largest_s)
-
-    def _forget_gaps(self) -> None:
-        """No stretch is longer than a request, and no request than max_model_len."""
-        surplus = len(self._gaps) - self.settings.max_model_len
-        del self._gaps[:surplus]
-        self._gaps_from += surplus
+        if job.gap_max_s is not None:
+            gaps.append(job.gap_max_s)
+        return max(gaps, default=None)
 
 
 def _driven(jobs: Sequence[Job], count: int) -> Driven:

@@ -39,7 +39,7 @@ class EngineSettings:
     max_num_batched_tokens: int = 8192
     max_model_len: int = 16_384
     kv_cache_tokens: int = 240_000
-    overhead_s: float = 0.0067
+    overhead_s: float = 0.00655
     dense_read_s: float = 0.001
     expert_read_s: float = 0.012
     num_experts: int = 128

@@ -74,7 +74,6 @@ _REFUSED = {
     "_make_socket_transport": "a socket",
     "add_reader": "a file descriptor",
     "add_writer": "a file descriptor",
-    "call_soon_threadsafe": "a thread",
     "connect_read_pipe": "a pipe",
     "connect_write_pipe": "a pipe",
     "create_connection": "a socket",

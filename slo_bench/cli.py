@@ -1,0 +1,167 @@
+"""`slo-bench`: finds the command, runs it on the right loop, and turns its end into an exit code and one line.
+
+Exit codes: 0 done; 1 a gate failed or no passing rate exists; 2 usage; 3 the measurement is invalid; 4 engine, host or
+cloud trouble; 5 inconclusive or not comparable; 130 and 143 on signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import slo_bench
+from slo_bench.options import Options, load
+from traffic.errors import EngineError, InvalidMeasurement, SloBenchError, UsageError
+from traffic.virtual_time import VirtualLoop
+
+EXIT_CODES: tuple[tuple[type[SloBenchError], int], ...] = ((UsageError, 2), (InvalidMeasurement, 3), (EngineError, 4))
+INTERRUPTED, TERMINATED, HUNG_UP = 130, 143, 129
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: what it says in --help, its options and what it runs. Imported on use: help stays quick."""
+
+    summary: str
+    find: Callable[[], tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]]
+
+
+def _sweep() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.commands import sweep  # noqa: PLC0415
+    from slo_bench.config import SweepOptions  # noqa: PLC0415
+
+    return SweepOptions, sweep
+
+
+def _probe() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.commands import probe  # noqa: PLC0415
+    from slo_bench.config import ProbeOptions  # noqa: PLC0415
+
+    return ProbeOptions, probe
+
+
+def _simulate() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.config import SimulateOptions  # noqa: PLC0415
+    from slo_bench.simulate import simulate  # noqa: PLC0415
+
+    return SimulateOptions, simulate
+
+
+def _demo() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.config import DemoOptions  # noqa: PLC0415
+    from slo_bench.demo import demo  # noqa: PLC0415
+
+    return DemoOptions, demo
+
+
+COMMANDS = {
+    "sweep": Command("Find the capacity of a server inside its service-level objective.", _sweep),
+    "probe": Command("Measure one request rate, or one closed loop.", _probe),
+    "simulate": Command("Serve the simulated engine as an OpenAI-compatible server.", _simulate),
+    "demo": Command("See it work without a server: four SIMULATED arms, one lab note, truth beside finding.", _demo),
+}
+
+EPILOGUE = """\
+Options can also stand in slo-bench.toml or in the environment: --sweep-start is SLO_BENCH_SWEEP_START.
+Exit codes: 0 done, 1 no rate passed, 2 usage, 3 measurement invalid, 4 engine trouble, 5 inconclusive."""
+
+
+def overview() -> str:
+    """The text of `slo-bench --help`."""
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: slo-bench COMMAND [options]      slo-bench COMMAND --help      slo-bench --version",
+            "",
+            (slo_bench.__doc__ or "").strip(),
+            "",
+            *lines,
+            "",
+            EPILOGUE,
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program. Returns the exit code; a traceback is a bug."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview(), file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        print(f"slo-bench {slo_bench.__version__}")
+        return 0
+    try:
+        return _run(words[0], words[1:])
+    except SloBenchError as error:
+        print(f"slo-bench: {error}", file=sys.stderr)
+        return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 4)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _run(name: str, words: list[str]) -> int:
+    if name not in COMMANDS:
+        raise UsageError(f"there is no command {name!r}; choose {', '.join(COMMANDS)}")
+    command = COMMANDS[name]
+    model, run = command.find()
+    extra: list[str] = []
+    if "--" in words:
+        cut = words.index("--")
+        words, extra = words[:cut], words[cut + 1 :]
+    if extra and "vllm_arg" not in model.model_fields:
+        raise UsageError(f"slo-bench {name} takes no arguments after --")
+    words += [f"--vllm-arg={argument}" for argument in extra]
+    options = load(model, words, prog=f"slo-bench {name}", description=command.summary, command=name)
+    return run_with_signals(run(options), is_virtual=is_virtual(name, options))
+
+
+def is_virtual(name: str, options: Options) -> bool:
+    """Whether a command runs under virtual time: everything that only meets the simulated engine."""
+    engine_kind = getattr(options, "engine_kind", None)
+    return name == "demo" or (engine_kind is not None and engine_kind() == "simulated")
+
+
+def _real_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def run_with_signals(main_: Coroutine[Any, Any, int], *, is_virtual: bool) -> int:
+    """Run to the end; SIGINT, SIGTERM and SIGHUP cancel the work, which cleans up, and give their exit code."""
+    caught: list[int] = []
+    codes = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
+
+    async def with_handlers() -> int:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None  # noqa: S101 - we are inside one
+
+        def stop(signum: int) -> None:
+            caught.append(signum)
+            loop.call_soon_threadsafe(task.cancel)
+
+        for signum in codes:
+            if is_virtual:
+                signal.signal(signum, lambda number, _frame: stop(number))
+            else:
+                loop.add_signal_handler(signum, stop, signum)
+        return await main_
+
+    with asyncio.Runner(loop_factory=VirtualLoop if is_virtual else _real_loop) as runner:
+        try:
+            return runner.run(with_handlers())
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+    print(f"slo-bench: stopped by {signal.Signals(caught[0]).name}; what was measured is kept", file=sys.stderr)
+    return codes[signal.Signals(caught[0])]

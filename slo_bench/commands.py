@@ -1,0 +1,199 @@
+"""The commands: from options to files and the last lines on the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from gates.capacity import CapacityVerdict, rate_text
+from gates.slo import Objective
+from gates.verdict import ProbeVerdict
+from reports.rows import probe_row
+from reports.run_directory import RunDocument, SweepDocument, to_json
+from slo_bench.bench import Bench, Load
+from slo_bench.config import EngineOptions, ProbeOptions, SweepOptions
+from slo_bench.engines import host_for
+from slo_bench.environment import command_line, environment
+from slo_bench.modes import mode_named
+from slo_bench.store import RunStore, free_name, write_text
+from slo_bench.sweep import Sweeper, SweepPlan
+from slo_bench.view import SweepView, window_line
+from traffic.clock import running_clock
+from traffic.errors import InvalidMeasurement, SloBenchError, UsageError
+
+SMOKE_MARK = "smoke: not a measurement"
+
+
+def marks(options: EngineOptions, *, is_smoke: bool = False) -> list[str]:
+    """What must stand on every line."""
+    simulated = ["SIMULATED"] if options.engine_kind() == "simulated" else []
+    return simulated + ([SMOKE_MARK] if is_smoke else [])
+
+
+def sweep_plan(options: SweepOptions) -> SweepPlan:
+    """The plan that the options describe. Raises UsageError for an impossible one."""
+    mode = options.the_mode()
+    label = options.label or free_name(options.runs_dir, "sweep")
+    load = Load(
+        workload=options.the_workload(),
+        length_scale=options.length_scale,
+        seed=options.seed,
+        slo=mode.slo(options.objectives()),
+        ramp_s=mode.ramp_s,
+        bounds=mode.bounds,
+    )
+    minutes = options.max_minutes if options.max_minutes is not None else mode.max_minutes
+    return SweepPlan(label=label, mode=mode, load=load, search=options.search(), max_minutes=minutes)
+
+
+def forecast(plan: SweepPlan) -> str:
+    """What is about to be measured, in one line."""
+    slo = ", ".join(f"p{each.percentile} {each.metric} ≤ {each.limit_s * 1000:g} ms" for each in plan.load.slo)
+    return (
+        f"{plan.label}: {plan.load.workload.name}, {slo}; at most {plan.most_windows} windows of "
+        f"{plan.mode.duration_s:g} s, {plan.longest_minutes:.0f} minutes; price per hour not known"
+    )
+
+
+async def sweep(options: SweepOptions) -> int:
+    """`slo-bench sweep`: 0 with a capacity, 1 when nothing passed, 5 when the time ran out."""
+    plan = sweep_plan(options)
+    store = RunStore(options.runs_dir / plan.label)
+    store.check_unused()
+    with SweepView(plan.load.slo, marks=marks(options, is_smoke=plan.mode.is_smoke)) as view:
+        view.say(forecast(plan))
+        if options.dry_run:
+            return 0
+        document = await run_sweep(options, plan, store, view)
+        for line in answer(document, store):
+            view.say(line)
+    return exit_code(document)
+
+
+async def run_sweep(options: SweepOptions, plan: SweepPlan, store: RunStore, view: SweepView) -> SweepDocument:
+    """Start or find the engine, sweep, and write run.json with the way it ended."""
+    host = host_for(options, log_path=store.directory / "engine.log", say=view.say)
+    started_utc = running_clock().utc().isoformat()
+
+    def write_run(status: Literal["running", "done", "invalid", "failed", "interrupted"], reason: str | None) -> None:
+        store.run(
+            RunDocument(
+                schema_version=1,
+                kind="sweep",
+                label=plan.label,
+                status=status,
+                reason=reason,
+                engine=options.engine_kind(),
+                seed=options.seed,
+                config=recorded(options, plan.load.slo),
+                environment=environment(),
+                started_utc=started_utc,
+                ended_utc=None if status == "running" else running_clock().utc().isoformat(),
+            )
+        )
+
+    async with host as running:
+        bench = await Bench.prepare(running, plan.load)
+        write_run("running", None)
+        store.engine(running.facts)
+        status: Literal["done", "invalid", "failed", "interrupted"] = "failed"
+        reason: str | None = "a fault of the program; see its traceback"
+        try:
+            document = await Sweeper(bench, plan, store, view).run()
+            status, reason = "done", None
+        except InvalidMeasurement as error:
+            status, reason = "invalid", str(error)
+            raise
+        except SloBenchError as error:
+            reason = str(error)
+            raise
+        except asyncio.CancelledError:
+            status, reason = "interrupted", "stopped by a signal"
+            raise
+        finally:
+            write_run(status, reason)
+    return document
+
+
+def recorded(options: EngineOptions, slo: Sequence[Objective]) -> dict[str, object]:
+    """The options as they are written down: no secret, and the command that was typed."""
+    values = options.model_dump(mode="json", exclude={"api_key", "header"})
+    names = [header.partition(":")[0] for header in options.header]
+    return {**values, "header_names": names, "objectives": [str(each) for each in slo], "command": command_line()}
+
+
+def answer(document: SweepDocument, store: RunStore) -> list[str]:
+    """The last lines of a sweep: capacity with repeats and resolution, what limited it, where the files are."""
+    rate = "none" if document.capacity_rps is None else f"{rate_text(document.capacity_rps)} req/s"
+    ends = {rate_text(each) for each in (document.capacity_rps, document.first_failed_rps) if each is not None}
+    tallies = "; ".join(text for text in document.tallies if text.partition(":")[0] in ends)
+    facts = [part for part in (tallies, _resolution(document)) if part]
+    first = {
+        CapacityVerdict.FOUND: f"capacity: {rate}",
+        CapacityVerdict.AT_LEAST: f"capacity: at least {rate}; everything passed, raise --max-request-rate to go on",
+        CapacityVerdict.NONE: "capacity: none; no rate passed",
+        CapacityVerdict.UNFINISHED: f"capacity: unfinished, {rate} so far; raise --max-minutes",
+    }[document.verdict]
+    limited = "nothing failed" if document.first_failed_rps is None else f"limited by {document.limited_by}"
+    if document.first_failed_rps is not None:
+        limited += f" at {rate_text(document.first_failed_rps)} req/s"
+    lines = [f"{first}  ({'; '.join(facts)})" if facts else first, limited]
+    if document.warm_up is not None and not document.warm_up.is_warm:
+        lines.append("not warm: warm-up blocks did not agree within 3 %, the first windows may be too slow")
+    if document.contradictions_rps:
+        rates = ", ".join(rate_text(each) for each in document.contradictions_rps)
+        lines.append(f"contradiction: {rates} req/s passed although a lower rate failed")
+    return [*lines, f"files: {store.directory}"]
+
+
+def _resolution(document: SweepDocument) -> str:
+    share = document.resolution_share
+    return "" if share is None else f"resolution {share:.1%}".replace("%", " %")
+
+
+def exit_code(document: SweepDocument) -> int:
+    """0 with an answer, 1 when nothing passed, 5 when the time ran out before one."""
+    return {CapacityVerdict.NONE: 1, CapacityVerdict.UNFINISHED: 5}.get(document.verdict, 0)
+
+
+async def _one_window(options: ProbeOptions, load: Load, view: SweepView) -> ProbeVerdict:
+    """Measure what `slo-bench probe` asks for; a server started for it logs beside the output, else nowhere lasting."""
+    with tempfile.TemporaryDirectory(prefix="slo-bench-") as scratch:
+        log_path = Path(scratch) / "engine.log" if options.output is None else options.output.with_suffix(".engine.log")
+        async with host_for(options, log_path=log_path, say=view.say) as running:
+            bench = await Bench.prepare(running, load)
+            if options.request_rate is None:
+                return await bench.closed_loop(options.concurrency or 1, options.repeat, options.duration)
+            return await bench.window(
+                options.request_rate, options.repeat, options.duration, can_end_early=False, observe=view.progress
+            )
+
+
+async def probe(options: ProbeOptions) -> int:
+    """`slo-bench probe`: one window; 0 when it passed, 1 when it failed, 3 when it is invalid."""
+    load = Load(
+        workload=options.the_workload(),
+        length_scale=options.length_scale,
+        seed=options.seed,
+        slo=options.objectives(),
+        ramp_s=options.ramp,
+        bounds=mode_named("quick").bounds,
+    )
+    if options.output is not None and options.output.is_dir():
+        raise UsageError(f"--output {options.output} is a folder")
+    words = marks(options) + ([] if options.concurrency is None else ["closed loop"])
+    with SweepView(load.slo, marks=words) as view:
+        verdict = await _one_window(options, load, view)
+        row = probe_row(verdict, purpose="single", requests_file=None)
+        view.say(window_line(verdict, row))
+    if options.output is not None:
+        write_text(options.output, to_json(row))
+    if options.json_:
+        sys.stdout.write(to_json(row))
+    if verdict.outcome is None:
+        return 3
+    return 0 if verdict.outcome.passed else 1

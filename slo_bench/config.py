@@ -1,0 +1,248 @@
+"""The options of each command, and what they resolve to."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue, SecretStr, field_validator, model_validator
+
+from gates.slo import DEFAULT_SLO, Metric, Objective, parse_objective
+from slo_bench.modes import Mode, mode_named
+from slo_bench.options import Options, StringList
+from slo_bench.search import SearchSettings
+from traffic.errors import UsageError
+from traffic.workload import CHAT_MIX, Workload, fixed_lengths
+
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def option(default: Any, description: str, *, group: str, metavar: str | None = None, **bounds: Any) -> Any:
+    """A field with its help text and the group that it stands under."""
+    extra: dict[str, JsonValue] = {"group": group}
+    if metavar is not None:
+        extra["metavar"] = metavar
+    return Field(default, description=description, json_schema_extra=extra, **bounds)
+
+
+_ENGINE, _LOAD, _SLO, _SEARCH, _RUN = "engine", "load", "objectives", "search", "run"
+
+
+class EngineOptions(Options):
+    """Which engine, and how to reach or start it. There is no default engine."""
+
+    model: str | None = option(
+        None, "model to serve with vLLM, or with --base-url the served model's name", group=_ENGINE
+    )
+    base_url: str | None = option(
+        None, "attach to a running OpenAI-compatible server", group=_ENGINE, metavar="URL"
+    )
+    engine: Literal["simulated", "attached", "vllm"] | None = option(
+        None, "simulated: no server at all; the others follow from --base-url and --model", group=_ENGINE
+    )
+    api_key: SecretStr | None = option(
+        None, "bearer key of the server (default: OPENAI_API_KEY); never stored", group=_ENGINE
+    )
+    header: StringList = option([], "further HTTP header, repeatable", group=_ENGINE, metavar="'NAME: VALUE'")
+    ca_file: Path | None = option(None, "certificate authorities to trust", group=_ENGINE, metavar="FILE")
+    extra_body: str | None = option(None, "JSON object merged into every request", group=_ENGINE, metavar="JSON")
+    vllm_python: Path | None = option(
+        None, "interpreter whose vLLM is started (default: this one)", group=_ENGINE, metavar="PATH"
+    )
+    vllm_arg: StringList = option(
+        [], "one argument for vllm serve, repeatable; easier: everything after --", group=_ENGINE, metavar="ARG"
+    )
+    ready_timeout: float = option(
+        1200.0, "seconds that a server may take to answer", group=_ENGINE, metavar="SECONDS", gt=0
+    )
+    simulated: StringList = option(
+        [], "a setting of the simulated engine, repeatable", group=_ENGINE, metavar="NAME=VALUE"
+    )
+
+    @field_validator("header")
+    @classmethod
+    def _headers(cls, headers: list[str]) -> list[str]:
+        for header in headers:
+            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:\s*[^\r\n]*", header):
+                raise ValueError(f"{header.partition(':')[0]!r} is not 'NAME: VALUE'")
+        return headers
+
+    @field_validator("extra_body")
+    @classmethod
+    def _json_object(cls, text: str | None) -> str | None:
+        try:
+            value = json.loads(text or "{}")
+        except json.JSONDecodeError as error:
+            raise ValueError(f"not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise ValueError("must be a JSON object")  # noqa: TRY004 - pydantic reports ValueError
+        return text
+
+    def engine_kind(self) -> Literal["simulated", "attached", "vllm"]:
+        """Which engine the options name. Raises UsageError for none or a contradiction."""
+        if self.engine == "simulated":
+            if self.base_url or self.model:
+                raise UsageError("--engine simulated takes neither --base-url nor --model")
+            return "simulated"
+        if self.base_url is not None:
+            if self.engine == "vllm":
+                raise UsageError("--engine vllm starts its own server; leave out --base-url, or --engine")
+            return "attached"
+        if self.engine == "attached":
+            raise UsageError("--engine attached needs --base-url URL")
+        if self.model is not None:
+            return "vllm"
+        raise UsageError(
+            "no engine: give --model M to start vLLM, --base-url URL for a running server, "
+            "or --engine simulated to try without one"
+        )
+
+
+class LoadOptions(EngineOptions):
+    """What is sent."""
+
+    workload: Literal["chat-mix", "fixed"] = option("chat-mix", "what prompts and answers look like", group=_LOAD)
+    input_tokens: int | None = option(None, "prompt length of --workload fixed", group=_LOAD, metavar="N", gt=0)
+    output_tokens: int | None = option(None, "answer length of --workload fixed", group=_LOAD, metavar="N", gt=0)
+    length_scale: float = option(
+        1.0, "factor on all lengths, for models with a short context", group=_LOAD, metavar="X", gt=0
+    )
+    seed: int = option(0, "of arrivals, lengths and text; 0 is a seed", group=_LOAD, metavar="N", ge=0)
+    slo: StringList = option(
+        [],
+        "objective METRIC:pPERCENTILE:MILLISECONDS, repeatable; metrics ttft, tpot, itl, e2e "
+        "(default: ttft:p99:2000 tpot:p99:50)",
+        group=_SLO,
+        metavar="OBJECTIVE",
+    )
+    ttft_p99_ms: float | None = option(None, "short for --slo ttft:p99:MS", group=_SLO, metavar="MS", gt=0)
+    tpot_p99_ms: float | None = option(None, "short for --slo tpot:p99:MS", group=_SLO, metavar="MS", gt=0)
+
+    @model_validator(mode="after")
+    def _lengths(self) -> LoadOptions:
+        if (self.workload == "fixed") != (self.input_tokens is not None and self.output_tokens is not None):
+            raise ValueError("--workload fixed goes with --input-tokens and --output-tokens")
+        return self
+
+    def the_workload(self) -> Workload:
+        """The workload that the options name."""
+        if self.workload == "fixed":
+            return fixed_lengths(self.input_tokens or 0, self.output_tokens or 0)
+        return CHAT_MIX
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """The SLO: given objectives replace the default of their metric; others of the default stay only if none is given.
+
+        Raises UsageError for a malformed or doubled objective.
+        """
+        given = [parse_objective(text) for text in self.slo]
+        for metric, limit_ms in ((Metric.TTFT, self.ttft_p99_ms), (Metric.TPOT, self.tpot_p99_ms)):
+            if limit_ms is not None:
+                given.append(parse_objective(f"{metric.value}:p99:{limit_ms:g}"))
+        metrics = [objective.metric for objective in given]
+        if len(set(metrics)) < len(metrics):
+            raise UsageError("two objectives limit the same metric; give one of them")
+        if self.slo:
+            return tuple(given)
+        return tuple(each for each in DEFAULT_SLO if each.metric not in metrics) + tuple(given)
+
+
+class SweepOptions(LoadOptions):
+    """Options of `slo-bench sweep`."""
+
+    label: str | None = option(None, "name of the run (default: sweep-N)", group=_RUN)
+    mode: Literal["smoke", "quick", "full"] = option(
+        "quick",
+        "smoke: minutes, p90, not a measurement; quick: the published method; full: 300-second probes, three repeats",
+        group=_RUN,
+    )
+    sweep_start: float = option(8.0, "first request rate, req/s", group=_SEARCH, metavar="RATE")
+    sweep_growth: float = option(1.25, "factor from rate to rate while all pass", group=_SEARCH, metavar="FACTOR")
+    max_request_rate: float | None = option(
+        None, "highest rate that the search may try (default: 16 x the start)", group=_SEARCH, metavar="RATE"
+    )
+    resolution: float | None = option(
+        None, "stop when first fail / last pass - 1 is at most this (mode: 0.03)", group=_SEARCH, metavar="SHARE"
+    )
+    repeats: int | None = option(
+        None, "further windows at the last pass and the first fail (mode: 2)", group=_SEARCH, metavar="N", ge=0
+    )
+    duration: float | None = option(
+        None, "seconds of each measured window (mode: 120)", group=_SEARCH, metavar="SECONDS", gt=0
+    )
+    ramp: float | None = option(
+        None, "seconds of the same load before each window (mode: 20)", group=_SEARCH, metavar="SECONDS", ge=0
+    )
+    max_minutes: float | None = option(None, "end the search after this time", group=_RUN, metavar="N", gt=0)
+    runs_dir: Path = option(Path("runs"), "where run directories are made", group=_RUN, metavar="DIR")
+    dry_run: bool = option(default=False, description="print what would be measured and how long, then stop", group=_RUN)
+    yes: bool = option(default=False, description="do not ask before loading a host that is not this one", group=_RUN)
+
+    @field_validator("label")
+    @classmethod
+    def _one_name(cls, label: str | None) -> str | None:
+        if label is not None and not LABEL.fullmatch(label):
+            raise ValueError("a label is one name of letters, digits, '.', '_' and '-'")
+        return label
+
+    def the_mode(self) -> Mode:
+        """The mode with the options that override it."""
+        return mode_named(self.mode).overridden(
+            duration_s=self.duration, ramp_s=self.ramp, resolution_share=self.resolution, repeats=self.repeats
+        )
+
+    def search(self) -> SearchSettings:
+        """The search's settings. Raises UsageError for impossible ones."""
+        mode = self.the_mode()
+        return SearchSettings(
+            start_rps=self.sweep_start,
+            growth=max(self.sweep_growth, mode.least_growth) if self.sweep_growth > 1 else self.sweep_growth,
+            resolution_share=mode.resolution_share,
+            pass_repeats=mode.repeats,
+            fail_repeats=mode.repeats,
+            highest_rps=self.max_request_rate,
+        )
+
+
+class ProbeOptions(LoadOptions):
+    """Options of `slo-bench probe`."""
+
+    request_rate: float | None = option(None, "open loop: requests per second", group=_RUN, metavar="RATE", gt=0)
+    concurrency: int | None = option(
+        None, "closed loop instead: requests kept in flight; times count from the send", group=_RUN, metavar="N", gt=0
+    )
+    duration: float = option(120.0, "seconds of the measured window", group=_RUN, metavar="SECONDS", gt=0)
+    ramp: float = option(20.0, "seconds of the same load before it", group=_RUN, metavar="SECONDS", ge=0)
+    repeat: int = option(0, "which draw of arrivals and lengths", group=_RUN, metavar="N", ge=0)
+    output: Path | None = option(None, "write the result as JSON", group=_RUN, metavar="FILE")
+    json_: bool = option(default=False, description="print the result as JSON", group=_RUN)
+    yes: bool = option(default=False, description="do not ask before loading a host that is not this one", group=_RUN)
+
+    @model_validator(mode="after")
+    def _one_loop(self) -> ProbeOptions:
+        if (self.request_rate is None) == (self.concurrency is None):
+            raise ValueError("give either --request-rate (open loop) or --concurrency (closed loop)")
+        return self
+
+
+class SimulateOptions(Options):
+    """Options of `slo-bench simulate`."""
+
+    port: int = option(8000, "port on which the simulated server listens", group=_RUN, metavar="N", ge=1, le=65535)
+    host: str = option("127.0.0.1", "address on which it listens", group=_RUN)
+    seed: int = option(0, "of the engine's noise", group=_RUN, metavar="N", ge=0)
+    simulated: StringList = option(
+        [], "a setting of the simulated engine, repeatable", group=_ENGINE, metavar="NAME=VALUE"
+    )
+
+
+class DemoOptions(Options):
+    """Options of `slo-bench demo`."""
+
+    runs_dir: Path = option(Path("runs"), "where the demo's directory demo-N is made", group=_RUN, metavar="DIR")
+    seed: int = option(0, "of load and engine", group=_RUN, metavar="N", ge=0)
+    lab_notes: Path | None = option(
+        None, "also write the note and its figures into this folder", group=_RUN, metavar="DIR"
+    )

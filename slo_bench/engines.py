@@ -1,0 +1,82 @@
+"""From options to a host: which engine is meant, and what it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from slo_bench.config import EngineOptions
+from slo_bench.hosts import Host
+from traffic.errors import UsageError
+from traffic.step_model import EngineSettings
+
+
+def simulated_settings(pairs: Sequence[str], base: EngineSettings | None = None) -> EngineSettings:
+    """Settings of the simulated engine from NAME=VALUE. Raises UsageError that lists the names."""
+    settings = EngineSettings() if base is None else base
+    kinds = typing.get_type_hints(EngineSettings)
+    changes: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or name not in kinds:
+            raise UsageError(f"--simulated {pair}: give NAME=VALUE; names are {', '.join(kinds)}")
+        try:
+            changes[name] = kinds[name](text)
+        except ValueError:
+            raise UsageError(f"--simulated {pair}: {text!r} is not {kinds[name].__name__}") from None
+    try:
+        return dataclasses.replace(settings, **changes)
+    except ValueError as error:
+        raise UsageError(f"--simulated: {error}") from error
+
+
+def host_for(options: EngineOptions, *, log_path: Path, say: Callable[[str], None], start: int = 0) -> Host:
+    """The host that the options name. log_path: where an engine that we start writes its log."""
+    kind = options.engine_kind()
+    if kind == "simulated":
+        # Imported here, as below: the other engines' libraries stay out of a run that does not use them.
+        from slo_bench.hosts.simulated import SimulatedHost  # noqa: PLC0415
+
+        seed = int(getattr(options, "seed", 0))
+        return SimulatedHost(simulated_settings(options.simulated), seed=seed, start=start)
+    if kind == "attached":
+        from slo_bench.hosts.attached import AttachedHost  # noqa: PLC0415
+
+        return AttachedHost(
+            options.base_url or "",
+            model=options.model,
+            api_key=api_key(options),
+            headers=dict(_header(text) for text in options.header),
+            ca_file=options.ca_file,
+            extra_body=json.loads(options.extra_body or "{}"),
+            start=start,
+        )
+    from slo_bench.hosts.vllm import VllmHost  # noqa: PLC0415
+
+    return VllmHost(
+        options.model or "",
+        engine_args=options.vllm_arg,
+        python=options.vllm_python,
+        log_path=log_path,
+        start=start,
+        ready_timeout_s=options.ready_timeout,
+        extra_body=json.loads(options.extra_body or "{}"),
+        on_progress=say,
+    )
+
+
+def api_key(options: EngineOptions) -> str | None:
+    """The bearer key: the option, else OPENAI_API_KEY."""
+    if options.api_key is not None:
+        return options.api_key.get_secret_value()
+    return os.environ.get("OPENAI_API_KEY") or None
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, _, value = text.partition(":")
+    return name, value.strip()

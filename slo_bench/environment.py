@@ -1,0 +1,82 @@
+"""Where a run took place: host, interpreter, GPU, versions. Facts that are not there are null, never guessed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import slo_bench
+
+QUERY_LIMIT_S = 10.0
+_GPU_FIELDS = ("name", "uuid", "driver_version", "memory.total", "power.limit")
+_PACKAGES = ("httpx2", "numpy", "pyarrow", "pydantic", "scipy", "uvloop")
+
+
+def environment() -> dict[str, object]:
+    """The passport of this client, as it stands in run.json."""
+    return {
+        "slo_bench": slo_bench.__version__,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "cpus_usable": sorted(os.sched_getaffinity(0)),
+        "governor": _read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        "clock_source": _read(Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
+        "gpus": gpus(),
+    }
+
+
+def gpus() -> list[dict[str, str]] | None:
+    """Name, UUID, driver, memory and power limit of each GPU; None where nvidia-smi is missing or fails."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    try:
+        answer = subprocess.run(
+            [program, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=QUERY_LIMIT_S, check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return [
+        dict(zip(_GPU_FIELDS, (value.strip() for value in line.split(",")), strict=False))
+        for line in answer.stdout.splitlines()
+    ]
+
+
+def command_line() -> list[str]:
+    """The command as it was typed, for the reproduce block; the value of --api-key is left out."""
+    words = ["slo-bench", *sys.argv[1:]]
+    return [
+        "..." if index and words[index - 1] == "--api-key" else "--api-key=..." if word.startswith("--api-key=") else word
+        for index, word in enumerate(words)
+    ]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _cpu_model() -> str | None:
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return None

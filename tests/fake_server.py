@@ -1,0 +1,219 @@
+"""A server that sends exactly the bytes it is told to send, when it is told to, over a real loopback socket.
+
+    async with FakeServer(in_turn(answer(token("Hi"), finish(), DONE))) as server:
+        ...
+        assert server.received[0].json["max_tokens"] == 2
+
+A handler gets each request and returns its script: (seconds to wait, bytes) in order; None for bytes closes the
+connection. A script without that end leaves the connection open for the next request, as keep-alive does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+Step = tuple[float, bytes | None]
+Script = Sequence[Step]
+DONE = "[DONE]"
+CLOSE: Step = (0.0, None)
+HOLD: Step = (3600.0, b"")
+END_OF_CHUNKS: Step = (0.0, b"0\r\n\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as it came; connection: the how-manieth connection it came on."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    connection: int
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+Handler = Callable[[Received], Script]
+
+
+def in_turn(*scripts: Script) -> Handler:
+    """The scripts one after the other, whatever is asked; the last one again and again."""
+    left = list(scripts)
+
+    def handle(_: Received) -> Script:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return handle
+
+
+def by_path(pages: Mapping[str, Script | Handler]) -> Handler:
+    """A script, or a handler of its own, for each path; 404 elsewhere."""
+
+    def handle(request: Received) -> Script:
+        page = pages.get(request.path)
+        if page is None:
+            return reply(404, {"detail": "Not Found"})
+        return page(request) if callable(page) else page
+
+    return handle
+
+
+def head(content_type: str = "text/event-stream", *more: str, status: int = 200) -> bytes:
+    """The head of a response."""
+    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Type: {content_type}", *more, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def chunk(data: bytes) -> bytes:
+    """Bytes as one chunk of a chunked body."""
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+def event(payload: object) -> bytes:
+    """A payload, or text as it is, as one event."""
+    text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
+    return f"data: {text}\n\n".encode()
+
+
+def streamed(pieces: Iterable[Step]) -> list[Step]:
+    """A chunked event stream, sent piece by piece and properly ended."""
+    steps: list[Step] = [(0.0, head("text/event-stream", "Transfer-Encoding: chunked"))]
+    steps += [(delay_s, chunk(data) if data else data) for delay_s, data in pieces]
+    return [*steps, END_OF_CHUNKS]
+
+
+def answer(*payloads: object, gap_s: float = 0.0) -> list[Step]:
+    """A chunked event stream of these payloads, gap_s before each."""
+    return streamed([(gap_s, event(payload)) for payload in payloads])
+
+
+def reply(status: int, value: object) -> list[Step]:
+    """One JSON body."""
+    body = json.dumps(value).encode()
+    return [(0.0, head("application/json", f"Content-Length: {len(body)}", status=status) + body)]
+
+
+def token(text: str | None = "x", *, usage: int | None = None, **delta: object) -> dict[str, object]:
+    """A chat chunk; usage: the cumulative count of completion tokens."""
+    content = {} if text is None else {"content": text}
+    return chat_chunk(content | delta, usage=usage)
+
+
+def finish(reason: str = "stop", *, usage: int | None = None) -> dict[str, object]:
+    """The finishing chunk."""
+    return chat_chunk({}, finish_reason=reason, usage=usage)
+
+
+def chat_chunk(delta: object, *, finish_reason: str | None = None, usage: int | None = None) -> dict[str, object]:
+    """Any chat chunk."""
+    counts = None if usage is None else {"prompt_tokens": 7, "completion_tokens": usage, "total_tokens": 7 + usage}
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}], "usage": counts}
+
+
+def usage(count: int, *, cached: int = 0) -> dict[str, object]:
+    """The usage chunk at the end."""
+    details = {"cached_tokens": cached}
+    return {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count, "prompt_tokens_details": details}}
+
+
+def whole_answer(count: int, *, reason: str = "length") -> list[Step]:
+    """`count` tokens, counted as vLLM does, at once."""
+    tokens = [token("x", usage=index + 1) for index in range(count)]
+    return answer(token("", usage=0, role="assistant"), *tokens, finish(reason, usage=count), usage(count), DONE)
+
+
+class FakeServer:
+    """See the module. host: the address to listen on."""
+
+    def __init__(self, handler: Handler, *, host: str = "127.0.0.1") -> None:
+        self._handler = handler
+        self._host = host
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.received: list[Received] = []
+        self.connections = 0
+        self.closed_by_client = 0
+
+    @property
+    def port(self) -> int:
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, self._host, 0, backlog=1024)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.create_task(self._connection(reader, writer, self.connections))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        try:
+            while (request := await self._read(reader, number)) is not None:
+                self.received.append(request)
+                if not await self._play(self._handler(request), reader, writer):
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _read(self, reader: asyncio.StreamReader, number: int) -> Received | None:
+        try:
+            raw = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return None
+        first, *lines = raw.decode("latin-1").rstrip("\r\n").split("\r\n")
+        method, path, _ = first.split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        return Received(method, path, headers, body, number)
+
+    async def _play(self, script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection stays open; a client that leaves ends the script."""
+        gone = asyncio.ensure_future(_wait_for_end(reader))
+        try:
+            for delay_s, data in script:
+                if delay_s and await _happens_within(gone, delay_s):
+                    self.closed_by_client += 1
+                    return False
+                if data is None:
+                    return False
+                writer.write(data)
+                await writer.drain()
+        finally:
+            gone.cancel()
+        return True
+
+
+async def _wait_for_end(reader: asyncio.StreamReader) -> None:
+    while not reader.at_eof():
+        await asyncio.sleep(0.005)
+
+
+async def _happens_within(event: asyncio.Future[None], limit_s: float) -> bool:
+    done, _ = await asyncio.wait({event}, timeout=limit_s)
+    return bool(done)
