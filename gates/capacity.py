@@ -29,7 +29,7 @@ class CapacityVerdict(StrEnum):
 
 
 def rate_text(rate_rps: float) -> str:
-    """A rate as it was sent, four significant digits and at least two decimals below 100: 8.00, 11.50, 0.4213."""
+    """A rate for people: four significant digits, at least two decimals below 100: 8.00, 11.50, 0.4213."""
     text = f"{rate_rps:#.4g}"
     while text.endswith("0") and len(text.partition(".")[2]) > 2:  # noqa: PLR2004 - two decimals
         text = text[:-1]

@@ -57,8 +57,7 @@ _MEANING = {
     Finding.DRIFT_UNKNOWN: "the interval excludes no change, but no two equal arms say how much of it is drift",
     Finding.WITHIN_DRIFT: "two equal arms differ by as much, so the change is not needed to explain it",
     Finding.BETWEEN_INSTANCES: (
-        "beyond what the two equal arms differ by, so these two server instances differ; "
-        "whether other starts would differ alike was not measured"
+        "beyond what two equal arms differ by; whether other starts would differ alike was not measured"
     ),
 }
 
@@ -90,9 +89,7 @@ def effect(metric: EffectMetric, base: Mapping[int, float | None], other: Mappin
     A value that is absent, not finite or not above 0 has no ratio; its repeat counts as missing.
     """
     repeats = sorted(base.keys() | other.keys())
-    ratios = [
-        ratio for repeat in repeats if (ratio := _log_ratio(base.get(repeat), other.get(repeat))) is not None
-    ]
+    ratios = [ratio for repeat in repeats if (ratio := _log_ratio(base.get(repeat), other.get(repeat))) is not None]
     n_pairs = len(ratios)
     if not n_pairs:
         return Effect(metric, None, None, 0, len(repeats))

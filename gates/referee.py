@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from gates.slo import Metric, Objective, drain_limit_s
 from traffic.probe import Stop
@@ -108,7 +108,7 @@ def is_growing(blocks: Sequence[_Block]) -> bool:
     short = [block.arrivals - block.completions for block in last]
     mean = sum(short) / BLOCKS
     spread = math.sqrt(sum((value - mean) ** 2 for value in short) / (BLOCKS - 1))
-    return mean > float(stats.t.ppf(0.975, BLOCKS - 1)) * spread / math.sqrt(BLOCKS)
+    return mean > float(stdtrit(BLOCKS - 1, 0.975)) * spread / math.sqrt(BLOCKS)
 
 
 def _is_over(objective: Objective, request: Request, flight: Flight, now_s: float, origin_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""What the evidence of an experiment says, in sentences. Markdown, one line each; every number beside its n and drift."""
+"""What the evidence of an experiment says, in sentences of Markdown; every number beside its n and its drift."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reports.run_directory import ProbeRow, SweepDocument
 
 def objective_text(objective: Objective) -> str:
     """An objective as it is said: p99 TTFT at most 2,000 ms."""
-    return f"p{objective.percentile} {objective.metric.upper()} at most {numbers.ms(objective.limit_s)}"
+    return f"p{objective.percentile} {objective.metric.upper()} at most {numbers.limit_ms(objective.limit_s)}"
 
 
 def capacity_text(sweep: SweepDocument) -> str:
@@ -77,7 +77,7 @@ def effect_text(effect: Effect | None) -> str:
 def capacity_relation(arm: Arm, equals: Sequence[Arm]) -> str:
     """How an arm's bracket lies to those of the equal arms.
 
-    Higher or lower is said only when it lies beyond all of them: a bracket that two equal arms may swap is no difference.
+    Higher or lower is said only when it lies beyond all of them: what two equal arms may swap is no difference.
     """
     ends = [(each.sweep.capacity_rps, each.sweep.first_failed_rps) for each in (arm, *equals)]
     known = [(low, high) for low, high in ends if low is not None and high is not None]
@@ -122,9 +122,10 @@ def capacity_lines(experiment: Experiment) -> list[str]:
     lines = []
     for arm in experiment.arms:
         relation = f"; {capacity_relation(arm, experiment.equals)}" if arm in experiment.compared else ""
-        lines.append(f"Capacity of {code(arm.label)}: {capacity_text(arm.sweep)}{relation}. {_sentence(limit_text(arm.sweep))}")
+        limit = _sentence(limit_text(arm.sweep))
+        lines.append(f"Capacity of {code(arm.label)}: {capacity_text(arm.sweep)}{relation}. {limit}")
         lines.extend(
-            f"{code(arm.label)} passed at {numbers.rate(rate)} although a lower rate failed: the boundary is noisy there."
+            f"{code(arm.label)} passed at {numbers.rate(rate)} although a lower rate failed: the boundary is noisy."
             for rate in arm.sweep.contradictions_rps
         )
     return lines
@@ -169,7 +170,8 @@ def fault_lines(experiment: Experiment) -> list[str]:
             lines.append(f"{name}: {warm_up_text(sweep)}.")
         invalid = sum(not row.is_valid for row in sweep.probes)
         if invalid:
-            lines.append(f"{numbers.of(invalid, len(sweep.probes))} windows of {name} are invalid: struck out below, never used.")
+            of_all = numbers.of(invalid, len(sweep.probes))
+            lines.append(f"Invalid windows of {name}: {of_all}; struck out below, and used for nothing.")
         failed = sum(row.failed for row in experiment_rows(experiment, arm))
         if failed:
             lines.append(
@@ -200,8 +202,9 @@ def _length_lines(experiment: Experiment) -> list[str]:
     for arm in experiment.arms:
         own = length(arm)
         if base and own is not None and abs(own / base - 1) > TOKENS_APART_SHARE:
+            apart = numbers.signed_share(own / base - 1)
             lines.append(
-                f"Mean output of {code(arm.label)} differs by {numbers.signed_share(own / base - 1)} from the baseline's: "
+                f"Mean output of {code(arm.label)} differs by {apart} from the baseline's: "
                 "the arms did not do the same work."
             )
         if not arm.engine.takes_forced_length:

@@ -14,7 +14,8 @@ Align = Literal["left", "right", "center"]
 
 _RULE: dict[Align, str] = {"left": ":--", "right": "--:", "center": ":-:"}
 _SPECIAL = re.compile(r"([\\`*_\[\]<>~&!#])")
-_BLOCK_START = re.compile(r"^(?:([-+=:])|(\d+)([.)]))")
+_BLOCK_START = re.compile(r"^(?:(\d+)(?=[.)](?:\s|$))|(?=[-+](?:\s|$)|[-=]+\s*$))")
+"""Where a line would become a list item, a rule or the underline of a heading: a backslash goes in here."""
 
 
 def one_line(text: str) -> str:
@@ -28,7 +29,7 @@ def escape(text: str) -> str:
     A pipe is left alone: it means something in a table only, and `table` escapes it there.
     """
     safe = _SPECIAL.sub(r"\\\1", one_line(text))
-    return _BLOCK_START.sub(lambda match: f"\\{match[1]}" if match[1] else f"{match[2]}\\{match[3]}", safe)
+    return _BLOCK_START.sub(lambda match: f"{match[1] or ''}\\", safe)
 
 
 def code(text: str) -> str:

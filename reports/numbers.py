@@ -24,6 +24,11 @@ def ms(value_s: float | None, *, unit: bool = True) -> str:
     return _with_unit(_plain(f"{value_ms:,.{decimals}f}"), "ms", unit=unit)
 
 
+def limit_ms(limit_s: float) -> str:
+    """A limit in seconds as milliseconds, with the digits that it was given: 50 ms, 2,000 ms."""
+    return f"{limit_s * 1000:,.10g} ms"
+
+
 def seconds(value_s: float | None, *, unit: bool = True) -> str:
     """Seconds: 0.35 s, 61.2 s, 120 s, 1,800 s."""
     if value_s is None or not math.isfinite(value_s):
@@ -53,6 +58,11 @@ def count(value: float | None) -> str:
 def share(value: float | None) -> str:
     """A share without sign in percent: 2.8 %."""
     return _percent(value, "")
+
+
+def confidence(value: float) -> str:
+    """A confidence that was chosen, not measured: 95 %, 97.5 %."""
+    return f"{value * 100:.4g} %"
 
 
 def signed_share(value: float | None) -> str:

@@ -189,9 +189,9 @@ class ExperimentDocument(Document):
     @model_validator(mode="after")
     def _arms_make_sense(self) -> Self:
         """Labels are folder names, each once; baseline and drift arm are two of them."""
-        for label in self.arms:
+        for label in (self.label, *self.arms):
             if not label or label in {".", ".."} or "/" in label or "\\" in label or "\0" in label:
-                raise ValueError(f"arm {label!r} is no name of a folder")
+                raise ValueError(f"{label!r} is no name of a folder")
         if len(set(self.arms)) != len(self.arms):
             raise ValueError("an arm is listed twice")
         if self.baseline not in self.arms:

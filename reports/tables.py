@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from gates.effect import EffectMetric, conclude, smallest_visible_share
+from gates.effect import CONFIDENCE, EffectMetric, conclude, smallest_visible_share
 from reports import numbers
 from reports.arms import Arm, Experiment
 from reports.findings import effect_text, experiment_rows, mean_of, truth_verdict
@@ -26,8 +26,8 @@ def end_to_end(experiment: Experiment) -> str:
         ["requests in whole windows (n)", *(_n(experiment, arm) for arm in experiment.arms)],
     ]
     for name, value_of, cell in _MEASURES:
-        cells = [_over_windows([value_of(row) for row in experiment_rows(experiment, arm)], cell) for arm in experiment.arms]
-        rows.append([name, *cells])
+        columns = [[value_of(row) for row in experiment_rows(experiment, arm)] for arm in experiment.arms]
+        rows.append([name, *(_over_windows(column, cell) for column in columns)])
     rows.append(["send lag p99 (ms), worst window", *(_worst_lag(experiment, arm) for arm in experiment.arms)])
     return table(header, rows, ["left", *_right(experiment.arms)])
 
@@ -80,7 +80,8 @@ def _over_windows(values: Sequence[float | None], cell: Cell) -> str:
     known = [value for value in values if value is not None]
     if len(known) != len(values):
         return f"{numbers.NOT_MEASURED} in {numbers.of(len(values) - len(known), len(values))}"
-    return centre if len(known) < 2 else f"{centre} ({cell(min(known))} to {cell(max(known))})"  # noqa: PLR2004
+    lowest, highest = cell(min(known, default=None)), cell(max(known, default=None))
+    return centre if lowest == highest else f"{centre} ({lowest} to {highest})"
 
 
 def _worst_lag(experiment: Experiment, arm: Arm) -> str:
@@ -90,7 +91,8 @@ def _worst_lag(experiment: Experiment, arm: Arm) -> str:
 
 def effects(experiment: Experiment) -> str:
     """Every effect against the baseline at the anchor rate, with the drift in the same measure beside it."""
-    header = ["arm", "measure", "effect (95 % interval)", "drift (95 % interval)", "smallest visible", "finding"]
+    interval = f"{numbers.confidence(CONFIDENCE)} interval"
+    header = ["arm", "measure", f"effect ({interval})", f"drift ({interval})", "smallest visible", "finding"]
     rows = []
     for arm in experiment.compared:
         for metric in EffectMetric:
@@ -144,7 +146,16 @@ def _bracket(arm: Arm, truth_rps: float | None) -> str:
 
 def windows(arm: Arm) -> str:
     """Every window of an arm in the order in which it was measured; invalid ones struck out, with the reason."""
-    header = ["rate (req/s)", "repeat", "for", "outcome", "n", "failed", *_objective_names(arm), "send lag p99 (ms)"]
+    header = [
+        "rate (req/s)",
+        "repeat",
+        "purpose",
+        "outcome",
+        "n",
+        "failed",
+        *_objective_names(arm),
+        "send lag p99 (ms)",
+    ]
     rows = [_window(row, arm) for row in arm.sweep.probes]
     right = _right(header[4:])
     return table(header, rows, ["right", "right", "left", "left", *right])
@@ -155,7 +166,11 @@ def _objective_names(arm: Arm) -> list[str]:
 
 
 def _window(row: ProbeRow, arm: Arm) -> list[str]:
-    rate = numbers.rate(row.rate_rps, unit=False) if row.rate_rps is not None else f"{row.concurrency} in flight"
+    rate = (
+        numbers.rate(row.rate_rps, unit=False)
+        if row.rate_rps is not None
+        else f"{numbers.count(row.concurrency)} in flight"
+    )
     values = [f"{_ms(each.value_s)}, {numbers.of(each.over, each.n)}" for each in row.objectives]
     values += [NO_VALUE] * (len(arm.objectives) - len(values))
     facts = [numbers.count(row.n), numbers.count(row.failed), *values, _ms(row.send_lag_p99_s)]
@@ -192,11 +207,15 @@ def _setting(value: str | None) -> str:
     return "not set" if value in (None, "null") else escape(str(value))
 
 
+_OWN = frozenset({"config.command", "config.label"})
+"""Settings that differ between arms by what they are."""
+
+
 def _flat(settings: Json, prefix: str = "") -> dict[str, str]:
-    """Nested settings under dotted names. A command and a label differ between arms by what they are."""
+    """Nested settings under dotted names."""
     flat: dict[str, str] = {}
     for name, value in settings.items():
-        if not prefix and name in {"command", "label"}:
+        if f"{prefix}{name}" in _OWN:
             continue
         if isinstance(value, dict) and value:
             flat.update(_flat(value, f"{prefix}{name}."))

@@ -119,7 +119,7 @@ def _run(name: str, words: list[str]) -> int:
         raise UsageError(f"slo-bench {name} takes no arguments after --")
     words += [f"--vllm-arg={argument}" for argument in extra]
     options = load(model, words, prog=f"slo-bench {name}", description=command.summary, command=name)
-    return run_with_signals(run(options), is_virtual=is_virtual(name, options))
+    return run_with_signals(lambda: run(options), is_virtual=is_virtual(name, options))
 
 
 def is_virtual(name: str, options: Options) -> bool:
@@ -137,7 +137,7 @@ def _real_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def run_with_signals(main_: Coroutine[Any, Any, int], *, is_virtual: bool) -> int:
+def run_with_signals(work: Callable[[], Coroutine[Any, Any, int]], *, is_virtual: bool) -> int:
     """Run to the end; SIGINT, SIGTERM and SIGHUP cancel the work, which cleans up, and give their exit code."""
     caught: list[int] = []
     codes = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
@@ -155,7 +155,7 @@ def run_with_signals(main_: Coroutine[Any, Any, int], *, is_virtual: bool) -> in
                 signal.signal(signum, lambda number, _frame: stop(number))
             else:
                 loop.add_signal_handler(signum, stop, signum)
-        return await main_
+        return await work()
 
     with asyncio.Runner(loop_factory=VirtualLoop if is_virtual else _real_loop) as runner:
         try:

@@ -60,7 +60,11 @@ def flag(name: str) -> str:
 def parser(model: type[Options], prog: str, description: str) -> argparse.ArgumentParser:
     """The command's parser, made from the model's fields: their names, types and descriptions."""
     made = _Parser(
-        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=prog,
+        usage=f"{prog} [options]" + (" [-- ARGUMENTS FOR vllm serve]" if "vllm_arg" in model.model_fields else ""),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, field in model.model_fields.items():

@@ -60,8 +60,8 @@ class Measure:
 
 
 def round_rate(rate_rps: float) -> float:
-    """Four significant digits: the rate that is printed is the rate that was sent."""
-    return float(f"{rate_rps:.4g}")
+    """Six significant digits: enough for any resolution, and short enough to be typed again."""
+    return float(f"{rate_rps:.6g}")
 
 
 def next_step(settings: SearchSettings, seen: Sequence[Observation]) -> Measure | Capacity:

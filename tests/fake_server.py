@@ -131,11 +131,13 @@ def whole_answer(count: int, *, reason: str = "length") -> list[Step]:
 
 
 class FakeServer:
-    """See the module. host: the address to listen on."""
+    """See the module. host: the address to listen on. together: nobody is answered before so many have asked."""
 
-    def __init__(self, handler: Handler, *, host: str = "127.0.0.1") -> None:
+    def __init__(self, handler: Handler, *, host: str = "127.0.0.1", together: int = 1) -> None:
         self._handler = handler
         self._host = host
+        self._together = together
+        self._all_here = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self.received: list[Received] = []
         self.connections = 0
@@ -172,6 +174,9 @@ class FakeServer:
         try:
             while (request := await self._read(reader, number)) is not None:
                 self.received.append(request)
+                if len(self.received) >= self._together:
+                    self._all_here.set()
+                await self._all_here.wait()
                 if not await self._play(self._handler(request), reader, writer):
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -194,7 +199,7 @@ class FakeServer:
 
     async def _play(self, script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection stays open; a client that leaves ends the script."""
-        gone = asyncio.ensure_future(_wait_for_end(reader))
+        gone = asyncio.ensure_future(reader.read(1))  # nothing but the end: no client of ours pipelines
         try:
             for delay_s, data in script:
                 if delay_s and await _happens_within(gone, delay_s):
@@ -209,11 +214,13 @@ class FakeServer:
         return True
 
 
-async def _wait_for_end(reader: asyncio.StreamReader) -> None:
-    while not reader.at_eof():
-        await asyncio.sleep(0.005)
+async def eventually(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+    """Return as soon as the condition holds; TimeoutError after limit_s."""
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event to offer
+            await asyncio.sleep(0.002)
 
 
-async def _happens_within(event: asyncio.Future[None], limit_s: float) -> bool:
+async def _happens_within(event: asyncio.Future[bytes], limit_s: float) -> bool:
     done, _ = await asyncio.wait({event}, timeout=limit_s)
     return bool(done)
