@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from scipy.special import stdtrit
 
-from gates.slo import Metric, Objective, drain_limit_s
+from gates.slo import Objective, drain_limit_s
 from traffic.probe import Stop
-from traffic.records import Flight, Request, RequestRecord
+from traffic.records import RequestRecord
 from traffic.schedule import Schedule
 from traffic.summary import allowed
 
@@ -36,8 +36,8 @@ class _Block:
 class SloReferee:
     """Ends a probe that is lost by arithmetic, grows without bound, or only produces errors.
 
-    Lost: more requests of the cohort are over a limit than the whole cohort may have; requests still under way count
-    once their limit has passed for certain. Growth: in-flight rises over three 20-second blocks while completions stay
+    Lost: more requests that have ended are over a limit than the whole cohort may have. Those still under way are not
+    counted, however late: the verdict is made from records alone, and both must agree. Growth: in-flight rises over three 20-second blocks while completions stay
     below arrivals by more than their block interval (95 %, t), or in-flight exceeds what the limits themselves allow.
     """
 
@@ -47,7 +47,6 @@ class SloReferee:
     limit: list[int] = field(init=False)
     blocks: list[_Block] = field(default_factory=list)
     recent: list[tuple[float, bool]] = field(default_factory=list)
-    done: int = 0
     _seen_done: int = 0
     _seen_sent: int = 0
 
@@ -64,35 +63,29 @@ class SloReferee:
         if record.ended_s is not None:
             self.recent.append((record.ended_s, record.has_failed))
 
-    def look(self, now_s: float, in_flight: Iterable[tuple[Request, Flight]], origin_s: float) -> Stop | None:
+    def look(self, now_s: float, in_flight: int) -> Stop | None:
         """A reason to end, or None."""
-        flights = list(in_flight)
         if self._errors(now_s):
             return Stop.ERRORS
-        over = list(self.over)
-        for request, flight in flights:
-            if request.in_cohort:
-                for index, objective in enumerate(self.slo):
-                    over[index] += _is_over(objective, request, flight, now_s + origin_s, origin_s)
-        if any(count > most for count, most in zip(over, self.limit, strict=True)):
+        if any(count > most for count, most in zip(self.over, self.limit, strict=True)):
             return Stop.LOST
-        return Stop.GROWTH if self._grows(now_s, flights) else None
+        return Stop.GROWTH if self._grows(now_s, in_flight) else None
 
     def _errors(self, now_s: float) -> bool:
         self.recent = [(ended_s, failed) for ended_s, failed in self.recent if ended_s >= now_s - ERROR_WINDOW_S]
         errors = sum(failed for _, failed in self.recent)
         return errors >= ERROR_MIN and errors >= ERROR_SHARE * len(self.recent)
 
-    def _grows(self, now_s: float, flights: Sequence[tuple[Request, Flight]]) -> bool:
+    def _grows(self, now_s: float, in_flight: int) -> bool:
         window = self.schedule.window
         ceiling = (window.rate_rps or 0.0) * drain_limit_s(self.slo, window.longest_output_tokens)
-        if len(flights) > max(ceiling, 1.0):
+        if in_flight > max(ceiling, 1.0):
             return True
         if now_s < (len(self.blocks) + 1) * BLOCK_S or now_s > window.window_end_s + 1:
             return False
         sent = sum(request.due_s <= now_s for request in self.schedule.requests)
-        done = sent - len(flights)
-        self.blocks.append(_Block(sent - self._seen_sent, done - self._seen_done, len(flights)))
+        done = sent - in_flight
+        self.blocks.append(_Block(sent - self._seen_sent, done - self._seen_done, in_flight))
         self._seen_sent, self._seen_done = sent, done
         return is_growing(self.blocks[1:])  # the first block fills an empty server
 
@@ -109,15 +102,3 @@ def is_growing(blocks: Sequence[_Block]) -> bool:
     mean = sum(short) / BLOCKS
     spread = math.sqrt(sum((value - mean) ** 2 for value in short) / (BLOCKS - 1))
     return mean > float(stdtrit(BLOCKS - 1, 0.975)) * spread / math.sqrt(BLOCKS)
-
-
-def _is_over(objective: Objective, request: Request, flight: Flight, now_s: float, origin_s: float) -> bool:
-    """Whether a request under way is over this limit whatever comes. Times are the loop's."""
-    if objective.metric is Metric.TTFT:
-        reached_s = now_s if flight.first_token_s is None else flight.first_token_s
-        return reached_s - origin_s - request.due_s > objective.limit_s
-    if objective.metric is Metric.E2E:
-        return now_s - origin_s - request.due_s > objective.limit_s
-    if objective.metric is Metric.TPOT and request.force_length and flight.first_token_s is not None:
-        return now_s - flight.first_token_s > objective.limit_s * max(1, request.output_tokens - 1)
-    return False

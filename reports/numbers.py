@@ -47,7 +47,7 @@ def tokens_per_s(value: float | None, *, unit: bool = True) -> str:
     """Output tokens per second: 2,345 tokens/s."""
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
-    return _with_unit(f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}", "tokens/s", unit=unit)  # noqa: PLR2004
+    return _with_unit(_plain(f"{value:,.{0 if abs(value) >= 100 else 1}f}"), "tokens/s", unit=unit)  # noqa: PLR2004
 
 
 def count(value: float | None) -> str:
@@ -98,7 +98,7 @@ def _percent(value: float | None, sign: str) -> str:
 def _rate_digits(value_rps: float | None) -> str:
     if value_rps is None or not math.isfinite(value_rps):
         return NOT_MEASURED
-    return rate_text(value_rps) if abs(value_rps) < 1000 else f"{value_rps:,.0f}"  # noqa: PLR2004 - no exponent
+    return _plain(rate_text(value_rps) if abs(value_rps) < 1000 else f"{value_rps:,.0f}")  # noqa: PLR2004 - no exponent
 
 
 def _plain(text: str) -> str:

@@ -16,7 +16,7 @@ from reports.rows import probe_row
 from reports.run_directory import RunDocument, SweepDocument, to_json
 from slo_bench.bench import Bench, Load
 from slo_bench.config import EngineOptions, ProbeOptions, SweepOptions
-from slo_bench.engines import host_for
+from slo_bench.engines import confirm, host_for
 from slo_bench.environment import command_line, environment
 from slo_bench.modes import mode_named
 from slo_bench.store import RunStore, free_name, write_text
@@ -68,6 +68,7 @@ async def sweep(options: SweepOptions) -> int:
         view.say(forecast(plan))
         if options.dry_run:
             return 0
+        confirm(options, is_agreed=options.yes)
         document = await run_sweep(options, plan, store, view)
         for line in answer(document, store):
             view.say(line)
@@ -185,6 +186,7 @@ async def probe(options: ProbeOptions) -> int:
     )
     if options.output is not None and options.output.is_dir():
         raise UsageError(f"--output {options.output} is a folder")
+    confirm(options, is_agreed=options.yes)
     words = marks(options) + ([] if options.concurrency is None else ["closed loop"])
     with SweepView(load.slo, marks=words) as view:
         verdict = await _one_window(options, load, view)

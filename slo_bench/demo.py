@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gates.capacity import rate_text
 from gates.slo import DEFAULT_SLO
+from reports.findings import capacity_text
 from reports.note import write_note
 from reports.run_directory import SweepDocument, TruthArm, TruthDocument, to_json
 from slo_bench.bench import Load
@@ -99,7 +99,7 @@ async def demo(options: DemoOptions) -> int:
             write_text(directory / "truth.json", to_json(truth(found, anchor_rps, options.seed)))
         write_note(directory, directory / NOTE, directory / "figures")
         for hidden in ARMS:
-            view.say(_capacity_line(found[hidden.label]))
+            view.say(f"{hidden.label}: {capacity_text(found[hidden.label])}")
         if options.lab_notes is not None:
             write_note(directory, options.lab_notes / "0001-demo.md", options.lab_notes / "0001-demo")
         view.say(f"note: {directory / NOTE}")
@@ -112,11 +112,6 @@ def _arm(hidden: Hidden, seed: int) -> Arm:
         host=lambda start: SimulatedHost(hidden.settings, seed=seed, start=start),
         config={"engine": "simulated", "simulated": dataclasses.asdict(hidden.settings)},
     )
-
-
-def _capacity_line(document: SweepDocument) -> str:
-    rate = "none" if document.capacity_rps is None else rate_text(document.capacity_rps)
-    return f"{document.label}: capacity {rate} req/s ({'; '.join(document.tallies[-2:])})"
 
 
 def truth(found: dict[str, SweepDocument], anchor_rps: float, seed: int) -> TruthDocument:

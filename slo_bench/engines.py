@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -68,6 +69,20 @@ def host_for(options: EngineOptions, *, log_path: Path, say: Callable[[str], Non
         extra_body=json.loads(options.extra_body or "{}"),
         on_progress=say,
     )
+
+
+def confirm(options: EngineOptions, *, is_agreed: bool) -> None:
+    """Ask once before loading a host that is not this one. Raises UsageError for a no, or where nobody can answer."""
+    from slo_bench.hosts.attached import is_loopback  # noqa: PLC0415
+
+    if options.base_url is None or is_agreed or is_loopback(options.base_url):
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{options.base_url} is not this machine: give --yes to put load on it")
+    sys.stderr.write(f"Put load on {options.base_url}, which is not this machine? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("stopped: no load was sent")
 
 
 def api_key(options: EngineOptions) -> str | None:

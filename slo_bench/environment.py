@@ -52,13 +52,22 @@ def gpus() -> list[dict[str, str]] | None:
     ]
 
 
+_SECRET = ("--api-key", "--header")
+
+
 def command_line() -> list[str]:
-    """The command as it was typed, for the reproduce block; the value of --api-key is left out."""
+    """The command as it was typed, for the reproduce block; keys and header values are left out."""
     words = ["slo-bench", *sys.argv[1:]]
-    return [
-        "..." if index and words[index - 1] == "--api-key" else "--api-key=..." if word.startswith("--api-key=") else word
-        for index, word in enumerate(words)
-    ]
+    shown = []
+    for before, word in zip(["", *words], words, strict=False):
+        name, equals, _ = word.partition("=")
+        if before in _SECRET:
+            shown.append("...")
+        elif equals and name in _SECRET:
+            shown.append(f"{name}=...")
+        else:
+            shown.append(word)
+    return shown
 
 
 def _version(name: str) -> str | None:

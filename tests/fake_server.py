@@ -124,10 +124,11 @@ def usage(count: int, *, cached: int = 0) -> dict[str, object]:
     return {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count, "prompt_tokens_details": details}}
 
 
-def whole_answer(count: int, *, reason: str = "length") -> list[Step]:
-    """`count` tokens, counted as vLLM does, at once."""
+def whole_answer(count: int, *, reason: str = "length", pause_s: float = 0.0) -> list[Step]:
+    """`count` tokens, counted as vLLM does; pause_s after the first one, the rest at once."""
     tokens = [token("x", usage=index + 1) for index in range(count)]
-    return answer(token("", usage=0, role="assistant"), *tokens, finish(reason, usage=count), usage(count), DONE)
+    payloads = [token("", usage=0, role="assistant"), *tokens, finish(reason, usage=count), usage(count), DONE]
+    return streamed([(pause_s if index == 2 else 0.0, event(payload)) for index, payload in enumerate(payloads)])
 
 
 class FakeServer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from traffic.engine import Engine
 from traffic.errors import EngineError
@@ -27,9 +27,6 @@ class InFlight:
 
     def __len__(self) -> int:
         return len(self._flights)
-
-    def __iter__(self) -> Iterator[tuple[Request, Flight]]:
-        return iter(self._flights.values())
 
     def send(self, request: Request) -> asyncio.Task[None]:
         """Start a request now."""

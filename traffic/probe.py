@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -55,8 +55,8 @@ class Referee(Protocol):
         """A request of the cohort ended."""
         ...
 
-    def look(self, now_s: float, in_flight: Iterable[tuple[Request, Flight]], origin_s: float) -> Stop | None:
-        """Called each second: a reason to end now, or None. now_s: after the start; flights hold loop times."""
+    def look(self, now_s: float, in_flight: int) -> Stop | None:
+        """Called each second: a reason to end now, or None. now_s: after the start."""
         ...
 
 
@@ -160,7 +160,7 @@ class _Running:
                     return Stop.DRAIN_LIMIT
                 observe(Progress(now_s, len(self.air), self.sent, len(self.air.records), self.window))
                 if self.referee is not None and tick % round(1 / TICK_S) == 0:
-                    stop = self.referee.look(now_s, self.air, self.origin_s)
+                    stop = self.referee.look(now_s, len(self.air))
                     if stop is not None:
                         return stop
                 if waiter.done():  # an empty or finished cohort before the window's end: only the tick is awaited

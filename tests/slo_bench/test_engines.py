@@ -1,0 +1,67 @@
+"""From options to a host."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from slo_bench.config import LoadOptions
+from slo_bench.engines import api_key, confirm, host_for, simulated_settings
+from slo_bench.hosts.attached import AttachedHost
+from slo_bench.hosts.simulated import SimulatedHost
+from slo_bench.hosts.vllm import VllmHost
+from traffic.errors import UsageError
+
+
+def host(**given: object) -> object:
+    return host_for(LoadOptions(**given), log_path=Path("engine.log"), say=print)  # type: ignore[arg-type]
+
+
+def test_each_kind_of_engine_has_its_host() -> None:
+    assert isinstance(host(engine="simulated"), SimulatedHost)
+    assert isinstance(host(base_url="http://127.0.0.1:1"), AttachedHost)
+    assert isinstance(host(model="somewhere"), VllmHost)
+
+
+def test_simulated_settings_are_typed() -> None:
+    settings = simulated_settings(["max_num_seqs=4", "step_time_factor=0.5"])
+    assert (settings.max_num_seqs, settings.step_time_factor) == (4, 0.5)
+
+
+@pytest.mark.parametrize("pair", ["speed=1", "max_num_seqs", "max_num_seqs=many", "max_num_seqs=1.5", "max_num_seqs=0"])
+def test_impossible_settings_are_refused(pair: str) -> None:
+    with pytest.raises(UsageError):
+        simulated_settings([pair])
+
+
+def test_the_key_is_the_option_else_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
+    assert api_key(LoadOptions()) == "from-environment"
+    assert api_key(LoadOptions(api_key="given")) == "given"  # type: ignore[arg-type]
+    assert "given" not in repr(LoadOptions(api_key="given"))  # type: ignore[arg-type]
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert api_key(LoadOptions()) is None
+
+
+def test_another_machine_is_loaded_only_with_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    for url in ("http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000/v1"):
+        confirm(LoadOptions(base_url=url), is_agreed=False)
+    confirm(LoadOptions(base_url="http://192.0.2.1:8000"), is_agreed=True)
+    with pytest.raises(UsageError, match="--yes"):
+        confirm(LoadOptions(base_url="http://192.0.2.1:8000"), is_agreed=False)
+
+
+@pytest.mark.parametrize(("typed", "is_yes"), [("y\n", True), ("Yes\n", True), ("\n", False), ("n\n", False)])
+def test_a_person_is_asked_once(typed: str, is_yes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = io.StringIO(typed)
+    monkeypatch.setattr(answers, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", answers)
+    options = LoadOptions(base_url="http://192.0.2.1:8000")
+    if is_yes:
+        confirm(options, is_agreed=False)
+    else:
+        with pytest.raises(UsageError, match="no load was sent"):
+            confirm(options, is_agreed=False)
