@@ -39,7 +39,7 @@ def probe_row(
         is_valid=verdict.is_valid,
         invalid_reasons=list(verdict.invalid_reasons),
         limited_by=verdict.limited_by,
-        stop=facts.stop.value,
+        stop=facts.stop,
         n=summary.n,
         n_tpot=len(tpot),
         over_ttft=_over(over[Metric.TTFT]),

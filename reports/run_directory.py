@@ -66,7 +66,7 @@ class ProbeRow(Document):
     is_valid: bool
     invalid_reasons: list[str]
     limited_by: LimitedBy | None
-    stop: str
+    stop: Stop
     n: int
     n_tpot: int
     over_ttft: int | None
@@ -99,7 +99,7 @@ class ProbeRow(Document):
     @property
     def is_whole(self) -> bool:
         """Whether every request of the cohort was followed to its end or its limit: fit for a comparison."""
-        return not Stop(self.stop).is_early
+        return not self.stop.is_early
 
 
 class WarmUp(Document):

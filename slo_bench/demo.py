@@ -16,7 +16,6 @@ import numpy as np
 
 from gates.slo import DEFAULT_SLO
 from reports.findings import capacity_text
-from reports.note import write_note
 from reports.run_directory import SweepDocument, TruthArm, TruthDocument, to_json
 from slo_bench.bench import Load
 from slo_bench.config import DemoOptions
@@ -79,6 +78,8 @@ ARMS = (
 
 async def demo(options: DemoOptions) -> int:
     """`slo-bench demo`: run the arms, write the note, print where it is."""
+    from reports.note import write_note  # noqa: PLC0415 - it brings matplotlib, which --help need not wait for
+
     label = free_name(options.runs_dir, "demo")
     directory = options.runs_dir / label
     RunStore(directory).check_unused()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from gates.capacity import rate_text
@@ -35,7 +36,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(handle.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder itself may be what is missing
+            temporary.unlink()
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
@@ -52,8 +54,11 @@ class RunStore:
         self._probes = 0
 
     def check_unused(self) -> None:
-        """Raise UsageError when the directory is taken or can never be made."""
-        if self.directory.exists():
+        """Raise UsageError when the directory is taken or can never be made.
+
+        A folder that holds only the log of an engine that never got ready is not taken: nothing was measured there.
+        """
+        if self.directory.exists() and [entry.name for entry in self.directory.iterdir()] != ["engine.log"]:
             raise UsageError(f"{self.directory} exists already: choose another --label or remove it")
         ancestor = self.directory.parent
         while not ancestor.exists():

@@ -132,11 +132,12 @@ def whole_answer(count: int, *, reason: str = "length", pause_s: float = 0.0) ->
 
 
 class FakeServer:
-    """See the module. host: the address to listen on. together: nobody is answered before so many have asked."""
+    """See the module. host, port: where to listen. together: nobody is answered before so many have asked."""
 
-    def __init__(self, handler: Handler, *, host: str = "127.0.0.1", together: int = 1) -> None:
+    def __init__(self, handler: Handler, *, host: str = "127.0.0.1", port: int = 0, together: int = 1) -> None:
         self._handler = handler
         self._host = host
+        self._port = port
         self._together = together
         self._all_here = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -153,7 +154,7 @@ class FakeServer:
         return f"http://{self._host}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, self._host, 0, backlog=1024)
+        self._server = await asyncio.start_server(self._serve, self._host, self._port, backlog=1024)
         return self
 
     async def __aexit__(

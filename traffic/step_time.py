@@ -39,7 +39,7 @@ class EngineSettings:
     max_num_batched_tokens: int = 8192
     max_model_len: int = 16_384
     kv_cache_tokens: int = 240_000
-    overhead_s: float = 0.00655
+    overhead_s: float = 0.0066
     dense_read_s: float = 0.001
     expert_read_s: float = 0.012
     num_experts: int = 128
@@ -48,7 +48,7 @@ class EngineSettings:
     compute_s_per_token: float = 3e-5
     step_time_factor: float = 1.0
     step_noise_share: float = 0.01
-    wander_share: float = 0.01
+    wander_share: float = 0.009
     wander_time_s: float = 20.0
     start_offset_share: float = 0.0
     drift_share_per_hour: float = 0.0
@@ -60,6 +60,8 @@ class EngineSettings:
             raise UsageError("max_num_batched_tokens must be at least max_num_seqs, and that at least 1")
         if self.kv_cache_tokens < self.max_model_len:
             raise UsageError("kv_cache_tokens must hold at least one request of max_model_len")
+        if not 1 <= self.experts_per_token <= self.num_experts:
+            raise UsageError("experts_per_token must be from 1 to num_experts")
         if self.overhead_s <= 0 or self.step_time_factor <= 0 or self.wander_time_s <= 0:
             raise UsageError("overhead_s, step_time_factor and wander_time_s must be above 0")
 

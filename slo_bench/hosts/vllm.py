@@ -24,7 +24,7 @@ from traffic.records import Message
 from traffic.sse import one_line
 
 _IMPORT_LIMIT_S = 180.0
-_POLL_S = 0.5
+_POLL_S = 0.2
 _PORT_LIMIT_S = 10.0
 _STARTS = 2
 _PORT_TAKEN = "Address already in use"

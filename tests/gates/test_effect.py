@@ -4,7 +4,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gates.effect import (
@@ -67,6 +67,7 @@ def test_a_value_without_a_ratio_is_told_as_a_missing_pair(value: float | None) 
     assert found.share == pytest.approx(0.1)
 
 
+@settings(max_examples=40)
 @given(pairs)
 def test_the_interval_holds_the_effect_and_both_are_finite(values: dict[int, tuple[float, float]]) -> None:
     found = effect(TPOT, *sides(values))
@@ -77,6 +78,7 @@ def test_the_interval_holds_the_effect_and_both_are_finite(values: dict[int, tup
     assert all(math.isfinite(each) and each >= -1 for each in (low, found.share, high))
 
 
+@settings(max_examples=40)
 @given(pairs)
 def test_a_change_and_its_reverse_have_the_same_size(values: dict[int, tuple[float, float]]) -> None:
     base, other = sides(values)
@@ -86,6 +88,7 @@ def test_a_change_and_its_reverse_have_the_same_size(values: dict[int, tuple[flo
     assert (1 + there.share) * (1 + back.share) == pytest.approx(1)
 
 
+@settings(max_examples=40)
 @given(pairs, st.floats(min_value=0.001, max_value=1000))
 def test_the_unit_of_the_values_does_not_matter(values: dict[int, tuple[float, float]], unit: float) -> None:
     base, other = sides(values)
@@ -93,6 +96,7 @@ def test_the_unit_of_the_values_does_not_matter(values: dict[int, tuple[float, f
     assert scaled.share == pytest.approx(effect(TPOT, base, other).share, abs=1e-9, rel=1e-6)
 
 
+@settings(max_examples=40)
 @given(pairs, latencies)
 def test_a_common_factor_per_pair_cancels(values: dict[int, tuple[float, float]], factor: float) -> None:
     base, other = sides(values)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from gates.effect import Effect, EffectMetric
 from reports.arms import Arm, read_experiment
-from reports.figures import COLOURS, LIMIT_COLOUR, effects_figure, figure_bytes, rates_figure
+from reports.figures import COLOURS, effects_figure, figure_bytes, rates_figure
 
 TPOT = EffectMetric.TPOT_MEAN
 DRIFT = Effect(TPOT, 0.006, (0.002, 0.010), 3, 0)
@@ -34,7 +34,8 @@ def share_of(image: npt.NDArray[np.int16], colour: str) -> float:
 
 
 def texts(figure: Figure) -> list[str]:
-    return [text.get_text() for axes in figure.axes for text in (*axes.texts, axes.title, axes._right_title)]  # type: ignore[attr-defined]
+    titles = [axes.get_title(loc=side) for axes in figure.axes for side in ("left", "right")]
+    return titles + [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
 def drawn(figure: Figure, gid: str) -> int:
@@ -50,12 +51,16 @@ def test_every_window_is_a_point_and_the_limits_and_brackets_are_there(arms: tup
 
 
 def test_the_picture_is_not_empty(arms: tuple[Arm, ...]) -> None:
-    image = pixels(rates_figure(arms))
+    figure = rates_figure(arms)
+    image = pixels(figure)
     assert 0.03 < float(np.mean(image.min(axis=2) < 245)) < 0.6
     for colour in COLOURS[: len(arms)]:
         assert share_of(image, colour) > 0.0003
-    dashed = (np.abs(image - 0).max(axis=2) < 60).mean(axis=1)
-    assert np.sort(dashed)[-3] > 0.3, f"no limit line in {LIMIT_COLOUR} across the panels"
+    for axes, limit_ms in zip(figure.axes, (2000, 50), strict=True):
+        height = axes.transData.transform((0, limit_ms))[1] / figure.dpi * 150
+        near = image[len(image) - round(height) - 3 : len(image) - round(height) + 3]
+        dark = (near.max(axis=2) < 60).mean(axis=1)
+        assert dark.max() > 0.2, "no dashed limit line across the panel"
 
 
 def test_open_points_failed_and_filled_ones_passed(arms: tuple[Arm, ...]) -> None:
@@ -77,21 +82,20 @@ def test_a_percentile_on_a_failure_is_drawn_at_the_upper_edge(arms: tuple[Arm, .
 
 
 def test_the_same_input_gives_the_same_bytes_whatever_the_users_style(arms: tuple[Arm, ...]) -> None:
-    first = figure_bytes(rates_figure(arms), "svg")
+    first = figure_bytes(rates_figure(arms[:1]), "svg")
+    picture = figure_bytes(effects_figure({"x": DRIFT}, None, mark=""), "png")
     with mpl.rc_context({"font.size": 30, "svg.hashsalt": "other", "lines.linewidth": 9}):
-        assert figure_bytes(rates_figure(arms), "svg") == first
+        assert figure_bytes(rates_figure(arms[:1]), "svg") == first
+        assert figure_bytes(effects_figure({"x": DRIFT}, None, mark=""), "png") == picture
     assert b"<dc:date>" not in first
-    assert figure_bytes(effects_figure({"x": DRIFT}, None, mark=""), "png") == figure_bytes(
-        effects_figure({"x": DRIFT}, None, mark=""), "png"
-    )
 
 
 def test_simulated_and_smoke_stand_over_every_panel(arms: tuple[Arm, ...]) -> None:
     smoke = [
         Arm(each.label, each.directory, each.run, each.sweep.model_copy(update={"is_smoke": True}), each.engine)
-        for each in arms
+        for each in arms[:1]
     ]
-    assert texts(rates_figure(arms)).count("SIMULATED") == 2
+    assert texts(rates_figure(arms[:1])).count("SIMULATED") == 2
     assert texts(rates_figure(smoke)).count("SIMULATED, smoke: not a measurement") == 2
     assert "SIMULATED" in texts(effects_figure({"x": DRIFT}, DRIFT, mark="SIMULATED"))
 
@@ -114,6 +118,6 @@ def test_the_effects_stand_beside_the_drift_in_both_directions() -> None:
     assert float(np.mean(pixels(figure).min(axis=2) < 245)) > 0.02
 
 
-def test_a_label_cannot_become_a_formula(arms: tuple[Arm, ...]) -> None:
+def test_a_label_cannot_become_a_formula() -> None:
     figure = effects_figure({"$broken": DRIFT, "_a$b$": DRIFT}, None, mark="")
     assert figure_bytes(figure, "png")

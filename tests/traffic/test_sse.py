@@ -158,7 +158,7 @@ class TestInterpret:
     @pytest.mark.parametrize(
         "field", [{"reasoning": "x"}, {"reasoning_content": "x"}, {"tool_calls": [{"index": 0}]}, {"refusal": "no"}]
     )
-    def test_reasoning_and_tool_calls_are_tokens(self, field: dict[str, object]) -> None:
+    def test_reasoning_and_tool_calls_are_tokens(self, field: dict[str, Any]) -> None:
         assert interpret(json.dumps(delta("", **field)).encode()).has_tokens
 
     def test_a_long_error_becomes_one_short_line(self) -> None:
@@ -197,7 +197,7 @@ class TestRecordedStreams:
 
 class TestTimes:
     @pytest.mark.parametrize("role", [{"content": None}, {"content": ""}, {}])
-    def test_r01_role_finish_and_usage_chunks_are_no_tokens(self, role: dict[str, object]) -> None:
+    def test_r01_role_finish_and_usage_chunks_are_no_tokens(self, role: dict[str, Any]) -> None:
         flight = read(
             [
                 (0.005, delta(role="assistant", **role)),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from fake_server import (
+    DONE,
     HOLD,
     FakeServer,
     Handler,
@@ -11,10 +12,12 @@ from fake_server import (
     Script,
     answer,
     by_path,
+    event,
     finish,
     head,
     in_turn,
     reply,
+    streamed,
     token,
     whole_answer,
 )
@@ -26,7 +29,7 @@ from traffic.records import End, Flight, Message, Request
 
 SAMPLES = Path(__file__).parents[2] / "vllm_samples"
 CHAT = "/v1/chat/completions"
-FIRST = whole_answer(16, pause_s=0.01)
+FIRST = whole_answer(16, pause_s=0.02)
 BOUNDS = Bounds(connect_s=2.0, stall_s=2.0, total_s=2.0, call_s=2.0)
 Page = Script | Handler
 
@@ -127,7 +130,8 @@ class TestFirstAnswer:
             entered({CHAT: whole})
 
     def test_a_proxy_that_collects_the_stream_is_refused_after_a_second_look(self) -> None:
-        at_once = [(0.0, b"".join(data or b"" for _, data in whole_answer(16)))]
+        words = [event(token("x", usage=index + 1)) for index in range(16)]
+        at_once = streamed([(0.0, b"".join([*words, event(finish(usage=16)), event(DONE)]))])
         with pytest.raises(EngineError, match="does not stream: all 16 tokens came at once"):
             entered({CHAT: at_once})
         entered({CHAT: in_turn(at_once, FIRST)})
@@ -156,7 +160,7 @@ class TestFirstAnswer:
         async def use(_: FakeServer, host: AttachedHost) -> None:
             assert not host.facts.takes_forced_length
 
-        entered({CHAT: whole_answer(2, reason="stop", pause_s=0.005)}, use)
+        entered({CHAT: whole_answer(2, reason="stop", pause_s=0.02)}, use)
 
     def test_r04_a_server_that_fails_is_refused_with_its_own_words(self) -> None:
         with pytest.raises(EngineError, match="does not answer a first request: HTTP 500: engine failed"):
