@@ -1,7 +1,7 @@
 """The true capacity of the simulated engine: the rate at which exactly the allowed share of requests is over a limit.
 
     python benchmarks/true_capacity.py
-    python benchmarks/true_capacity.py --set step_time_factor=0.97 --runs 4
+    python benchmarks/true_capacity.py --set step_time_factor=0.97
 
 A search on the same settings must find this number, within its resolution. Bisection with common random numbers: every
 rate sees the same gaps (scaled), lengths and noise, so the share over the limit moves with the rate and little else.
@@ -95,9 +95,15 @@ def pooled_share(each: Sequence[Look]) -> float:
 
 
 def true_capacity_rps(
-    settings: EngineSettings, limits: Limits, seed: int, runs: int, bracket_rps: tuple[float, float], within_rps: float
+    settings: EngineSettings,
+    limits: Limits,
+    *,
+    seed: int,
+    runs: int,
+    bracket_rps: tuple[float, float],
+    within_rps: float,
 ) -> float:
-    """Bisect until the bracket is narrower than within_rps; its middle. ValueError when the bracket holds no crossing."""
+    """Bisect until the bracket is narrower than within_rps; its middle. ValueError when it holds no crossing."""
     low_rps, high_rps = bracket_rps
     if pooled_share(looks(settings, low_rps, limits, seed, runs)) > limits.allowed_share:
         raise ValueError(f"{low_rps} req/s is over the limit already")
@@ -114,9 +120,9 @@ def true_capacity_rps(
 
 def overridden(pairs: Sequence[str]) -> EngineSettings:
     """The default settings with `name=value` pairs applied."""
-    kinds = {field.name: type(field.default) for field in dataclasses.fields(EngineSettings)}
+    defaults = dataclasses.asdict(EngineSettings())
     values = dict(pair.split("=", 1) for pair in pairs)
-    return dataclasses.replace(EngineSettings(), **{name: kinds[name](value) for name, value in values.items()})
+    return EngineSettings(**{**defaults, **{name: type(defaults[name])(value) for name, value in values.items()}})
 
 
 def report(settings: EngineSettings, rate_rps: float, limits: Limits, seed: int, runs: int) -> None:
@@ -139,25 +145,31 @@ def report(settings: EngineSettings, rate_rps: float, limits: Limits, seed: int,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of EngineSettings")
-    parser.add_argument("--runs", type=int, default=4, help="two-hour runs per rate")
+    parser.add_argument("--runs", type=int, default=8, help="two-hour runs per rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ttft-s", type=float, default=2.0)
     parser.add_argument("--tpot-s", type=float, default=0.05)
     parser.add_argument("--allowed-share", type=float, default=0.01)
-    parser.add_argument("--bracket-rps", type=float, nargs=2, default=(10.0, 13.0))
-    parser.add_argument("--within-rps", type=float, default=0.005)
+    parser.add_argument("--bracket-rps", type=float, nargs=2, default=(10.5, 12.5))
+    parser.add_argument("--within-rps", type=float, default=0.01)
     parser.add_argument("--rates-rps", type=float, nargs="*", default=(8.0, 10.0, 11.18, 11.5, 12.5))
     parser.add_argument("--no-search", action="store_true", help="only the table")
     options = parser.parse_args()
     started_s = time.perf_counter()
     settings = overridden(options.set)
     limits = Limits(options.ttft_s, options.tpot_s, options.allowed_share)
+    print("SIMULATED; percentiles in ms, means over the runs")
     print("  req/s  over TTFT  over TPOT  single runs           p99 TTFT  p50 TPOT  p99 TPOT  in flight  KV use")
     for rate_rps in options.rates_rps:
         report(settings, rate_rps, limits, options.seed, options.runs)
     if not options.no_search:
         capacity_rps = true_capacity_rps(
-            settings, limits, options.seed, options.runs, tuple(options.bracket_rps), options.within_rps
+            settings,
+            limits,
+            seed=options.seed,
+            runs=options.runs,
+            bracket_rps=tuple(options.bracket_rps),
+            within_rps=options.within_rps,
         )
         report(settings, capacity_rps, limits, options.seed, options.runs)
         print(f"SIMULATED true capacity: {capacity_rps:.3f} req/s +- {options.within_rps / 2:.4f}")

@@ -19,8 +19,12 @@ class Bounds:
     stall_max_s: float = 0.5
     clock_step_s: float = 1.0
     short_answer_share: float = 0.01
+    unstreamed_share: float = 0.01
     cached_share: float = 0.01
 
+
+MIN_STREAM_TOKENS = 8
+"""Shorter answers may come in one piece from a busy server that merges chunks."""
 
 MEASURED = Bounds()
 SMOKE = Bounds(send_lag_p99_s=0.100, stall_max_s=2.0)
@@ -71,6 +75,7 @@ def _answers(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
             f"{summary.short_answers} of {summary.n} answers are shorter than forced: "
             "the server does not honour min_tokens and ignore_eos"
         )
+    reasons += _streams(facts, bounds)
     members = [each for each in cohort(facts.records) if each.cached_tokens is not None and each.prompt_tokens]
     prompt_tokens = sum(each.prompt_tokens or 0 for each in members)
     cached_tokens = sum(each.cached_tokens or 0 for each in members)
@@ -81,6 +86,19 @@ def _answers(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
         )
     if facts.window.duplicate_prompts:
         reasons.append(f"{facts.window.duplicate_prompts} prompts were sent twice: raise --length-scale")
+    return reasons
+
+
+def _streams(facts: ProbeFacts, bounds: Bounds) -> list[str]:
+    """Answers that came in one piece have no time per token; a count above what was asked for is no count."""
+    finished = [each for each in cohort(facts.records) if each.is_resolved and not each.has_failed]
+    reasons = []
+    whole = sum(each.output_tokens >= MIN_STREAM_TOKENS and each.tpot_s is None for each in finished)
+    if finished and whole / len(finished) > bounds.unstreamed_share:
+        reasons.append(f"{whole} of {len(finished)} answers came in one piece: make the server (or a proxy) stream")
+    beyond = sum(each.output_tokens > each.requested_output_tokens for each in finished)
+    if beyond:
+        reasons.append(f"{beyond} answers count more tokens than were asked for: the server's usage cannot be used")
     return reasons
 
 

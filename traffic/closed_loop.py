@@ -17,6 +17,12 @@ from traffic.probe import LEAD_S, TICK_S, ProbeFacts, Progress, Stop
 from traffic.records import End, Request, RequestRecord
 from traffic.schedule import Window
 
+PAUSE_AFTER_FAILURE_S = 0.1
+"""A server that refuses at once must not be asked as fast as this machine can."""
+
+LEAST_GAP_S = 0.0001
+"""Between an answer and the next request: whoever thinks no time at all would stop the clock under virtual time."""
+
 
 async def run_closed(
     engine: Engine,
@@ -50,10 +56,13 @@ class _Loop:
         self.open_cohort = 0
         self.cohort = 0
         self.air = InFlight(engine, self.origin_s, self._ended)
+        self.failed: set[int] = set()
         self.workers: list[asyncio.Task[None]] = []
 
     def _ended(self, record: RequestRecord) -> None:
         self.open_cohort -= record.in_cohort
+        if record.has_failed:
+            self.failed.add(record.index)
 
     def now_s(self) -> float:
         return self.clock.now_s() - self.origin_s
@@ -67,6 +76,7 @@ class _Loop:
             self.cohort += in_cohort
             self.open_cohort += in_cohort
             await asyncio.wait((self.air.send(request),))
+            await asyncio.sleep(PAUSE_AFTER_FAILURE_S if request.index in self.failed else LEAST_GAP_S)
 
     async def run(self, check: Callable[[], None], observe: Callable[[Progress], None]) -> ProbeFacts:
         started_utc, offset_s = self.clock.utc(), self.clock.utc_s() - self.clock.now_s()

@@ -17,7 +17,7 @@ class End(StrEnum):
     FAILED = "failed"
     """The server refused, broke the stream, or sent an error."""
     TRUNCATED = "truncated"
-    """The stream ended without a finish reason, or the server cut the answer short of what was forced."""
+    """The stream ended without a finish reason, or with one that admits a cut: abort, or length before its time."""
     TIMED_OUT = "timed out"
     UNFINISHED = "unfinished"
     """Still running when the drain limit was over."""
@@ -137,8 +137,10 @@ class RequestRecord:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time per output token after the first; None (not 0) for one token or none."""
+        """Mean time per output token after the first; None (not 0) for one token or none, or where all came at once."""
         if self.first_token_s is None or self.last_token_s is None or self.output_tokens <= 1:
+            return None
+        if self.last_token_s <= self.first_token_s:
             return None
         return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)
 

@@ -164,11 +164,12 @@ class StepModel:
         """Schedule a step that starts at now_s; when it ends, or None when there is nothing to do."""
         if self._step_end_s is not None:
             raise RuntimeError("a step is under way")
-        has_preempted = self._make_room()
+        while self.kv_tokens + self._decoding > self.settings.kv_cache_tokens:
+            self._preempt_latest()  # it heads the queue now and cannot fit, so nobody is admitted in this step
         decoded = self._decoding
         self.kv_tokens += decoded
         prefill = 0
-        if not has_preempted and (self._waiting or self._partial):
+        if self._waiting or self._partial:
             prefill = self._schedule_prefill(now_s, self.settings.max_num_batched_tokens - decoded)
         tokens = decoded + prefill
         if tokens == 0:
@@ -230,14 +231,6 @@ class StepModel:
         for job in jobs:
             self.abort(job)
         return _driven(jobs, count)
-
-    def _make_room(self) -> bool:
-        """Preempt until every decoding job has a slot for its next token; whether any was."""
-        has_preempted = False
-        while self.kv_tokens + self._decoding > self.settings.kv_cache_tokens:
-            self._preempt_latest()
-            has_preempted = True
-        return has_preempted
 
     def _preempt_latest(self) -> None:
         job = next(reversed(self._running))

@@ -254,6 +254,7 @@ class VllmHost:
             **attached.facts.details,
             "distribution": installation.distribution,
             "command": shlex.join(command),
+            "pid": process.pid,
             "ready_s": loop.time() - began_s,
         }
         version = attached.facts.version or installation.version

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_server import event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,11 +20,6 @@ KEYS = st.sampled_from(
 )
 
 Timed = tuple[float, object]
-
-
-def event(payload: object) -> bytes:
-    text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
-    return f"data: {text}\n\n".encode()
 
 
 def delta(content: object = None, *, reason: str | None = None, usage: object = None, **more: object) -> dict[str, Any]:

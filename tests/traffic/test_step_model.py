@@ -201,12 +201,8 @@ def test_a_full_cache_preempts_the_latest_and_it_recovers() -> None:
     assert model.preemptions_total == 1
     early, late = (model.progress(job) for job in jobs)
     assert early.output_tokens == late.output_tokens == 8
-    assert early.last_token_s is not None
-    assert late.last_token_s is not None
-    assert late.last_token_s > early.last_token_s
-    assert late.gap_max_s is not None
-    assert early.gap_max_s is not None
-    assert late.gap_max_s > 2 * early.gap_max_s
+    assert (late.last_token_s or 0.0) > (early.last_token_s or math.inf)
+    assert (late.gap_max_s or 0.0) > 2 * (early.gap_max_s or math.inf)
 
 
 def test_an_overloaded_server_keeps_its_limits_and_finishes_everything() -> None:
@@ -287,8 +283,7 @@ def test_the_cost_of_a_batch_shape_is_paid_once_per_start() -> None:
     settings = replace(QUIET, first_shape_cost_s=0.5)
     model = StepModel(settings, 0)
     plan = [(0.0, 100, 4)]
-    first = drive(model, plan)
-    again = drive(model, [(10.0, 100, 4)])
+    first, again = drive(model, plan), drive(model, [(10.0, 100, 4)])
     assert first.last_token_s[0] == pytest.approx(
         again.last_token_s[0] - 10.0 + 2 * 0.5
     )  # a prefill and a decode shape
