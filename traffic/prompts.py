@@ -45,8 +45,12 @@ _TIMES = (
 )
 _LINKS = "because although while until since unless whereas so".split()
 _SLOTS = (_QUALITIES, _SUBJECTS, _VERBS, _QUALITIES, _OBJECTS, _TIMES, _LINKS, _SUBJECTS, _VERBS, _OBJECTS)
-_WORDS_PER_SENTENCE = 14
-"""At least: "The q s v the q o t, l the s v the o."; two-word times make some longer."""
+_WORDS_PER_SENTENCE = 13
+"""At least: "Q s v the q o t, l the s v the o."; two-word times make some longer."""
+
+_TRIES = 10
+_LEAST_UNIQUE_WORDS = 3
+"""A prompt that was drawn before is drawn again; one or two words cannot always be new, and no cache keeps them."""
 
 _LONG_ANSWER_ASK = "Write a long and detailed continuation of this account, paragraph by paragraph:"
 _DOCUMENT_ASK = "Read the document above again, then answer the question that follows."
@@ -77,7 +81,7 @@ def sentences(generator: np.random.Generator, words: int) -> list[str]:
         quality, who, did, other, what, when, link, second, then, last = (
             slot[index] for slot, index in zip(_SLOTS, row, strict=True)
         )
-        text += ["The", quality, who, did, "the", other, what, *when.split("\x00")]
+        text += [quality.capitalize(), f"{who}s", did, "the", other, what, *when.split("\x00")]
         text[-1] += ","
         text += [link, "the", second, then, "the", last + "."]
     return text[:words]
@@ -121,4 +125,15 @@ def prompts(
     start: how many servers this run started before. attempt: further tries of the same window on the same server.
     """
     generator = stream("prompts", seed, start, rate_key(rate_rps), repeat, attempt)
-    return [prompt(generator, kind, ratio.words(tokens)) for kind, tokens in zip(kinds, input_tokens, strict=True)]
+    seen: set[tuple[Message, ...]] = set()
+    texts = []
+    for kind, tokens in zip(kinds, input_tokens, strict=True):
+        words = ratio.words(tokens)
+        text = prompt(generator, kind, words)
+        for _ in range(_TRIES if words >= _LEAST_UNIQUE_WORDS else 0):
+            if text not in seen:
+                break
+            text = prompt(generator, kind, words)
+        seen.add(text)
+        texts.append(text)
+    return texts

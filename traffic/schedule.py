@@ -12,6 +12,10 @@ from traffic.records import Message, Request
 from traffic.workload import Workload, draw_lengths
 
 
+CACHE_BLOCK_TOKENS = 16
+"""vLLM caches prefixes in blocks of this size; a shorter prompt is never found again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """What a schedule is drawn from.
@@ -36,7 +40,7 @@ class Window:
 
     The cohort is every request due in [window_start_s, window_end_s); load goes on, unmeasured, until drain_end_s at
     the latest. scheduled: requests in the cohort. longest_output_tokens: of the cohort. duplicate_prompts: requests
-    whose whole text had been scheduled before (0 where requests carry no text). concurrency: requests kept in flight by
+    of a cache block or more whose whole text had been scheduled before (0 where requests carry no text). concurrency: requests kept in flight by
     a closed loop, None for the open loop.
     """
 
@@ -93,9 +97,15 @@ def open_loop(
         drain_end_s=drain_end_s,
         scheduled=len(cohort_output),
         longest_output_tokens=longest,
-        duplicate_prompts=0 if text is None else len(requests) - len({each.messages for each in requests}),
+        duplicate_prompts=0 if text is None else _duplicates(requests),
     )
     return Schedule(window, requests)
+
+
+def _duplicates(requests: tuple[Request, ...]) -> int:
+    """Prompts sent more than once that a prefix cache could keep."""
+    texts = [each.messages for each in requests if each.input_tokens >= CACHE_BLOCK_TOKENS]
+    return len(texts) - len(set(texts))
 
 
 def _requests(

@@ -94,18 +94,15 @@ def test_the_deadline_holds_with_an_engine_that_never_answers() -> None:
 
 
 def test_a_server_that_refuses_at_once_does_not_spin_the_client() -> None:
-    calls = 0
-
     async def refuse(_: Request, flight: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 20_000:
-            raise RuntimeError("asked 20,000 times without waiting")
+        if len(engine.received) > 20_000:
+            await asyncio.sleep(1.0)  # so that the test ends
         flight.finish(loop_s(), End.FAILED, "connection refused")
 
-    facts = closed(Scripted(refuse))
+    engine = Scripted(refuse)
+    facts = closed(engine)
     assert facts.load_s <= 15.0 + TICK_S
-    assert {each.end for each in facts.records} == {End.FAILED}
+    assert len(engine.received) <= 20_000
 
 
 def test_failures_are_records_like_any_other() -> None:
