@@ -19,6 +19,12 @@ BLOCK_S = 20.0
 """Growth is read from blocks of this length."""
 
 BLOCKS = 3
+CROWD_SIGMAS = 5.0
+"""Rate x longest allowed time is the mean of what may be in flight (Little's law); Poisson arrivals bunch around it."""
+
+GROWTH_SIGMAS = 2.58
+"""99 % of a normal: how far arrivals must run ahead of completions, in standard deviations of the counts."""
+
 ERROR_WINDOW_S = 5.0
 ERROR_SHARE = 0.20
 ERROR_MIN = 5
@@ -37,8 +43,8 @@ class SloReferee:
     """Ends a probe that is lost by arithmetic, grows without bound, or only produces errors.
 
     Lost: more requests that have ended are over a limit than the whole cohort may have. Those still under way are not
-    counted, however late: the verdict is made from records alone, and both must agree. Growth: in-flight rises over three 20-second blocks while completions stay
-    below arrivals by more than their block interval (95 %, t), or in-flight exceeds what the limits themselves allow.
+    counted, however late: the verdict is made from records alone, and both must agree. Growth: see `is_growing`; or
+    in-flight exceeds what the limits themselves allow.
     """
 
     slo: Sequence[Objective]
@@ -79,7 +85,7 @@ class SloReferee:
     def _grows(self, now_s: float, in_flight: int) -> bool:
         window = self.schedule.window
         ceiling = (window.rate_rps or 0.0) * drain_limit_s(self.slo, window.longest_output_tokens)
-        if in_flight > max(ceiling, 1.0):
+        if in_flight > ceiling + CROWD_SIGMAS * math.sqrt(ceiling):
             return True
         if now_s < (len(self.blocks) + 1) * BLOCK_S or now_s > window.window_end_s + 1:
             return False
@@ -93,12 +99,17 @@ class SloReferee:
 def is_growing(blocks: Sequence[_Block]) -> bool:
     """Whether the last three blocks show growth that will not end.
 
-    arrivals - completions of each block, mean above 0 by more than its 95 % interval, and in-flight rising throughout.
+    In-flight rises throughout, and arrivals exceed completions by more than the interval of their difference: by t over
+    the three blocks, and by the counts themselves. The t interval alone is not enough: three numbers agree by luck in
+    one of a few hundred stable probes.
     """
     last = blocks[-BLOCKS:]
     if len(last) < BLOCKS or not all(a.in_flight < b.in_flight for a, b in pairwise(last)):
         return False
     short = [block.arrivals - block.completions for block in last]
     mean = sum(short) / BLOCKS
+    events = sum(block.arrivals + block.completions for block in last)
+    if sum(short) <= GROWTH_SIGMAS * math.sqrt(events):
+        return False
     spread = math.sqrt(sum((value - mean) ** 2 for value in short) / (BLOCKS - 1))
     return mean > float(stdtrit(BLOCKS - 1, 0.975)) * spread / math.sqrt(BLOCKS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,12 +46,12 @@ class Objective:
     limit_s: float
 
     def __str__(self) -> str:
-        return f"{self.metric}:p{self.percentile}:{self.limit_s * 1000:g}"
+        return f"{self.metric}:p{self.percentile}:{self.limit_s * 1000:.12g}"
 
     @property
     def min_n(self) -> int:
         """The smallest cohort in which this percentile is not simply the largest value."""
-        return int(-(-100 // (100 - self.percentile)))
+        return math.ceil(100 / (100 - self.percentile))
 
 
 _FORM = re.compile(r"(ttft|tpot|itl|e2e):p(\d{1,2}(?:\.\d+)?):(\d+(?:\.\d+)?)")

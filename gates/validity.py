@@ -56,7 +56,10 @@ def _client(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
         )
     share = summary.achieved_share
     if share is not None and share < bounds.achieved_share:
-        reasons.append(f"only {share:.1%} of the requests due in the window were sent in it: the client cannot keep up")
+        reasons.append(
+            f"only {share:.1%} of the requests due in the window were sent in it: the client cannot "
+            "keep up, give it a free core or lower the rate"
+        )
     if summary.client_errors:
         error = next(each.error for each in cohort(facts.records) if each.error.startswith("client: "))
         reasons.append(f"{summary.client_errors} requests failed in the client ({error.removeprefix('client: ')})")

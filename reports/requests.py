@@ -52,9 +52,7 @@ def write_requests(path: Path, facts: ProbeFacts) -> None:
         "stall_max_s": facts.stall_max_s,
         "clock_step_s": facts.clock_step_s,
     }
-    columns = {
-        name: [getattr(record, name) for record in facts.records] for name in (field.name for field in SCHEMA)
-    }
+    columns = {name: [getattr(record, name) for record in facts.records] for name in (field.name for field in SCHEMA)}
     columns["end"] = [end.value for end in columns["end"]]
     table = pa.table(columns, schema=SCHEMA.with_metadata({_KEY: json.dumps(about).encode()}))
     pq.write_table(table, path, compression="zstd")

@@ -36,9 +36,7 @@ class EngineOptions(Options):
     model: str | None = option(
         None, "model to serve with vLLM, or with --base-url the served model's name", group=_ENGINE
     )
-    base_url: str | None = option(
-        None, "attach to a running OpenAI-compatible server", group=_ENGINE, metavar="URL"
-    )
+    base_url: str | None = option(None, "attach to a running OpenAI-compatible server", group=_ENGINE, metavar="URL")
     engine: Literal["simulated", "attached", "vllm"] | None = option(
         None, "simulated: no server at all; the others follow from --base-url and --model", group=_ENGINE
     )
@@ -133,7 +131,7 @@ class LoadOptions(EngineOptions):
         return CHAT_MIX
 
     def objectives(self) -> tuple[Objective, ...]:
-        """The SLO: given objectives replace the default of their metric; others of the default stay only if none is given.
+        """The SLO: given objectives stand alone; a short form replaces the default of its metric.
 
         Raises UsageError for a malformed or doubled objective.
         """
@@ -177,7 +175,9 @@ class SweepOptions(LoadOptions):
     )
     max_minutes: float | None = option(None, "end the search after this time", group=_RUN, metavar="N", gt=0)
     runs_dir: Path = option(Path("runs"), "where run directories are made", group=_RUN, metavar="DIR")
-    dry_run: bool = option(default=False, description="print what would be measured and how long, then stop", group=_RUN)
+    dry_run: bool = option(
+        default=False, description="print what would be measured and how long, then stop", group=_RUN
+    )
     yes: bool = option(default=False, description="do not ask before loading a host that is not this one", group=_RUN)
 
     @field_validator("label")

@@ -42,7 +42,10 @@ def gpus() -> list[dict[str, str]] | None:
     try:
         answer = subprocess.run(
             [program, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=QUERY_LIMIT_S, check=True,
+            capture_output=True,
+            text=True,
+            timeout=QUERY_LIMIT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

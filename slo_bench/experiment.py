@@ -52,7 +52,9 @@ async def run_experiment(
     anchor_rps: float | None = None
     for start, arm in enumerate(experiment.arms):
         say(f"arm {start + 1} of {len(labels)}: {arm.label}")
-        found[arm.label] = await _run_arm(experiment, arm, start, directory, view, anchor_rps)
+        found[arm.label] = await _run_arm(
+            experiment, arm, start=start, directory=directory, view=view, anchor_rps=anchor_rps
+        )
         if anchor_rps is None:
             anchor_rps = found[arm.label].capacity_rps
         document = ExperimentDocument(
@@ -73,7 +75,7 @@ async def run_experiment(
 
 
 async def _run_arm(
-    experiment: Experiment, arm: Arm, start: int, directory: Path, view: View, anchor_rps: float | None
+    experiment: Experiment, arm: Arm, *, start: int, directory: Path, view: View, anchor_rps: float | None
 ) -> SweepDocument:
     store = RunStore(directory / "arms" / arm.label)
     plan = replace(experiment.plan, label=arm.label)

@@ -31,7 +31,7 @@ class Options(BaseSettings):
     )
 
 
-O = TypeVar("O", bound=Options)
+SomeOptions = TypeVar("SomeOptions", bound=Options)
 
 
 def _split(value: object) -> object:
@@ -86,14 +86,18 @@ def _add(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
     action = "append" if kind is list else "store"
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
     group.add_argument(
-        flag(name), dest=name, action=action, default=argparse.SUPPRESS, help=text,
+        flag(name),
+        dest=name,
+        action=action,
+        default=argparse.SUPPRESS,
+        help=text,
         metavar="{" + ",".join(choices) + "}" if choices else _metavar(name, field),
     )
 
 
 def _metavar(name: str, field: FieldInfo) -> str:
     extra = field.json_schema_extra
-    return str(extra["metavar"]) if isinstance(extra, dict) and "metavar" in extra else name.split("_")[-1].upper()
+    return str(extra["metavar"]) if isinstance(extra, dict) and "metavar" in extra else name.rpartition("_")[2].upper()
 
 
 def _plain(annotation: Any) -> Any:
@@ -106,7 +110,7 @@ def _plain(annotation: Any) -> Any:
     return list if origin is list else annotation
 
 
-def load(model: type[O], argv: Sequence[str], *, prog: str, description: str, command: str) -> O:
+def load(model: type[SomeOptions], argv: Sequence[str], *, prog: str, description: str, command: str) -> SomeOptions:
     """The command's options from its arguments, the environment and the file. Raises UsageError in one line."""
     flags = vars(parser(model, prog, description).parse_args(list(argv)))
     file = flags.pop("config", None)

@@ -170,5 +170,3 @@ class Sweeper:
         )
         self.store.sweep(document)
         return document
-
-

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -25,7 +26,7 @@ from traffic.summary import allowed
 REFRESH_S = 0.1
 
 
-class SweepView(AbstractContextManager["SweepView"]):
+class SweepView(AbstractContextManager[Any]):
     """Lines for every window, and on a terminal a panel below them. Everything goes to stderr."""
 
     def __init__(self, slo: Sequence[Objective], *, marks: Sequence[str] = (), console: Console | None = None) -> None:
@@ -37,12 +38,14 @@ class SweepView(AbstractContextManager["SweepView"]):
         self.bracket = ""
         self._drawn = 0.0
 
-    def __enter__(self) -> SweepView:
+    def __enter__(self) -> Self:
         if self.live is not None:
             self.live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.live is not None:
             self.live.stop()
 
@@ -57,7 +60,7 @@ class SweepView(AbstractContextManager["SweepView"]):
             f"req/s, at most {plan.mode.warm_blocks}"
         )
 
-    def started(self, step: Measure, capacity: Capacity) -> None:
+    def started(self, step: Measure, capacity: Capacity) -> None:  # noqa: ARG002 - the probe tells its own rate
         """A window begins."""
         low = "none" if capacity.capacity_rps is None else rate_text(capacity.capacity_rps)
         high = "none" if capacity.first_failed_rps is None else rate_text(capacity.first_failed_rps)

@@ -19,7 +19,7 @@ class EngineError(SloBenchError):
     """The engine could not be reached, refused, died, or did not come to rest."""
 
 
-class InvalidMeasurement(SloBenchError):
+class InvalidMeasurement(SloBenchError):  # noqa: N818 - the word of the method
     """The client or the set-up spoiled the measurement; the message names cause and remedy."""
 
 

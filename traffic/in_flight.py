@@ -39,11 +39,11 @@ class InFlight:
 
     def _ended(self, index: int, task: asyncio.Task[None]) -> None:
         del self._tasks[index]
-        if index not in self._flights:  # stop_all has already written the record
-            return
-        request, flight = self._flights.pop(index)
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._fault = fault
+        if index not in self._flights:  # stop_all writes the record
+            return
+        request, flight = self._flights.pop(index)
         self._keep(freeze(request, flight, self._origin_s, end=End.FAILED))
 
     def _keep(self, record: RequestRecord) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Callable
 
 import numpy as np
@@ -13,8 +13,12 @@ CHUNK = 4096
 
 
 def stream(purpose: str, *keys: int) -> np.random.Generator:
-    """A generator for one purpose ("arrivals", "lengths", ...) and its keys (seed, repeat, ...); 0 is a key."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([zlib.crc32(purpose.encode()), *keys])))
+    """A generator for one purpose ("arrivals", "lengths", ...) and its keys (seed, repeat, ...), any whole numbers.
+
+    The keys are hashed: a SeedSequence of several numbers would cut large ones into words that could be the next key.
+    """
+    digest = hashlib.sha256(repr((purpose, *keys)).encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest)))
 
 
 def rate_key(rate_rps: float) -> int:

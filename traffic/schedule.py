@@ -11,7 +11,6 @@ from traffic.randomness import CHUNK, stream
 from traffic.records import Message, Request
 from traffic.workload import Workload, draw_lengths
 
-
 CACHE_BLOCK_TOKENS = 16
 """vLLM caches prefixes in blocks of this size; a shorter prompt is never found again."""
 
@@ -40,8 +39,8 @@ class Window:
 
     The cohort is every request due in [window_start_s, window_end_s); load goes on, unmeasured, until drain_end_s at
     the latest. scheduled: requests in the cohort. longest_output_tokens: of the cohort. duplicate_prompts: requests
-    of a cache block or more whose whole text had been scheduled before (0 where requests carry no text). concurrency: requests kept in flight by
-    a closed loop, None for the open loop.
+    of a cache block or more whose whole text had been scheduled before (0 where requests carry no text). concurrency:
+    requests kept in flight by a closed loop, None for the open loop.
     """
 
     rate_rps: float | None

@@ -47,7 +47,7 @@ def test_a_good_probe_has_no_reason() -> None:
 
 INSIDE_AND_OUTSIDE = {
     "send lag": (
-        lagging(N, 0.0100),
+        lagging(N, 0.0099),
         lagging(N, 0.0102),
         ["send lag p99 10.2 ms is above 10 ms", "free core", "lower the rate"],
     ),

@@ -11,6 +11,7 @@ from gates.effect import EffectMetric
 from reports.arms import Arm, mark_of, paired_values, read_experiment
 from reports.run_directory import ProbeRow, SweepDocument
 from traffic.errors import UsageError
+from traffic.probe import Stop
 
 TPOT = EffectMetric.TPOT_MEAN
 
@@ -46,7 +47,7 @@ def test_the_effect_pairs_equal_repeats_at_the_anchor_rate(small: Path) -> None:
 def test_a_window_that_ended_early_or_is_invalid_has_no_partner(small: Path) -> None:
     base, other, _ = read_experiment(small).arms
     anchor = [row for row in other.sweep.probes if row.rate_rps == 11.18]
-    early = anchor[0].model_copy(update={"stop": "an objective was lost"})
+    early = anchor[0].model_copy(update={"stop": Stop.LOST})
     bad = anchor[1].model_copy(update={"is_valid": False, "outcome": None, "invalid_reasons": ["lag"]})
     arm = with_rows(other, [early, bad, anchor[2]])
     windows = arm.at(11.18)
@@ -59,7 +60,7 @@ def test_a_window_that_ended_early_or_is_invalid_has_no_partner(small: Path) -> 
 def test_of_two_windows_with_one_repeat_the_whole_one_counts(small: Path) -> None:
     base = read_experiment(small).arms[0]
     whole = next(row for row in base.sweep.probes if row.rate_rps == 11.18 and row.repeat == 0)
-    early = whole.model_copy(update={"stop": "an objective was lost", "tpot_mean_s": 1.0})
+    early = whole.model_copy(update={"stop": Stop.LOST, "tpot_mean_s": 1.0})
     for rows in ([early, whole], [whole, early]):
         windows = with_rows(base, rows).at(11.18)
         assert windows.whole == (whole,)

@@ -7,6 +7,7 @@ import pytest
 
 from reports import tables
 from reports.arms import Arm, read_experiment
+from traffic.probe import Stop
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_closed_loop_shows_its_concurrency_and_an_early_end_its_reason(arms: t
     probe = (
         arms[0]
         .sweep.probes[0]
-        .model_copy(update={"rate_rps": None, "concurrency": 16, "stop": "an objective was lost", "objectives": []})
+        .model_copy(update={"rate_rps": None, "concurrency": 16, "stop": Stop.LOST, "objectives": []})
     )
     arm = Arm("x", arms[0].directory, arms[0].run, arms[0].sweep.model_copy(update={"probes": [probe]}), arms[0].engine)
     row = tables.windows(arm).splitlines()[2]

@@ -141,9 +141,7 @@ def test_time_that_runs_out_is_exit_code_5_and_keeps_what_was_measured(
     assert read_document(tmp_path / "runs/x/sweep.json", SweepDocument).probes
 
 
-def test_a_probe_prints_one_row_of_json_and_writes_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_probe_prints_one_row_of_json_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["probe", "--engine", "simulated", "--request-rate", "8", "--duration", "30", "--json"]
     assert main([*argv, "--output", "row.json"]) == 0
     printed = capsys.readouterr().out
@@ -183,9 +181,7 @@ def test_it_works_in_a_folder_with_packages_of_the_same_names(tmp_path: Path) ->
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_it_with_its_code_and_keeps_what_was_measured(
     signum: signal.Signals, code: int, tmp_path: Path
 ) -> None:

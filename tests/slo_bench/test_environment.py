@@ -24,9 +24,7 @@ def test_without_nvidia_smi_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch, t
     assert gpus() is None
 
 
-def test_gpus_are_read_from_nvidia_smi_and_its_failure_is_null(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_gpus_are_read_from_nvidia_smi_and_its_failure_is_null(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, GPU-1, 580.1, 143771 MiB, 700.00 W'\n")
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
@@ -54,5 +52,7 @@ def test_the_recorded_command_holds_no_key(argv: list[str], monkeypatch: pytest.
 
 
 def test_a_header_value_is_no_less_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["slo-bench", "sweep", "--header", "Authorization: Bearer secret", "--header=X: secret"])
+    monkeypatch.setattr(
+        sys, "argv", ["slo-bench", "sweep", "--header", "Authorization: Bearer secret", "--header=X: secret"]
+    )
     assert "secret" not in " ".join(command_line())

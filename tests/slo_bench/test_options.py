@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from slo_bench.options import Options, StringList, flag, load, parser
 from pydantic import Field
 
+from slo_bench.options import Options, StringList, flag, load, parser
 from traffic.errors import UsageError
 
 

@@ -96,7 +96,7 @@ def test_a_window_in_which_nothing_is_due_is_an_empty_cohort() -> None:
 
 
 @pytest.mark.parametrize("force", [True, False])
-def test_whether_lengths_are_forced_stands_in_every_request(force: bool) -> None:  # noqa: FBT001 - parametrized
+def test_whether_lengths_are_forced_stands_in_every_request(force: bool) -> None:
     draw = replace(DRAW, force_length=force)
     assert {each.force_length for each in made(draw).requests} == {force}
     assert endless_requests(draw, None)(3).force_length is force
