@@ -29,7 +29,7 @@ lab-notes: $(STAMP)
 	$(BIN)/slo-bench demo --lab-notes docs/lab-notes
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -21,13 +21,14 @@ class Bounds:
     short_answer_share: float = 0.01
     unstreamed_share: float = 0.01
     cached_share: float = 0.01
+    min_n: int = 1
 
 
 MIN_STREAM_TOKENS = 8
 """Shorter answers may come in one piece from a busy server that merges chunks."""
 
 MEASURED = Bounds()
-SMOKE = Bounds(send_lag_p99_s=0.100, stall_max_s=2.0)
+SMOKE = Bounds(send_lag_p99_s=0.100, stall_max_s=2.0, min_n=20)
 """The smoke mode runs beside its server on small machines and calls itself no measurement."""
 
 
@@ -40,7 +41,7 @@ def invalid_reasons(
         for reason in (
             *_client(facts, summary, bounds),
             *_answers(facts, summary, bounds),
-            *_sample(facts, summary, slo),
+            *_sample(facts, summary, slo, bounds),
         )
         if reason
     )
@@ -105,11 +106,12 @@ def _streams(facts: ProbeFacts, bounds: Bounds) -> list[str]:
     return reasons
 
 
-def _sample(facts: ProbeFacts, summary: Summary, slo: Sequence[Objective]) -> list[str]:
+def _sample(facts: ProbeFacts, summary: Summary, slo: Sequence[Objective], bounds: Bounds) -> list[str]:
     """A percentile needs a sample; an early end needs none, since it decides by counts."""
     if facts.stop.is_early:
         return []
     need = max((objective.min_n for objective in slo), default=1)
+    need = max(need, bounds.min_n)
     if summary.n >= need:
         return []
     percentile = max(objective.percentile for objective in slo)

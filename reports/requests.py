@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -64,8 +66,13 @@ def read_requests(path: Path) -> ProbeFacts:
         table = pq.read_table(path)
         about = json.loads(table.schema.metadata[_KEY])
         rows = table.select([field.name for field in SCHEMA]).to_pylist()
-    except (OSError, KeyError, TypeError, pa.ArrowInvalid) as error:
-        raise UsageError(f"{path} holds no requests of a probe: {error}") from error
+        return _facts(about, rows)
+    except (OSError, KeyError, TypeError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path} holds no requests of a probe: {reason}") from error
+
+
+def _facts(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> ProbeFacts:
     return ProbeFacts(
         window=Window(**about["window"]),
         records=tuple(RequestRecord(**{**row, "end": End(row["end"])}) for row in rows),

@@ -127,5 +127,7 @@ def sweep_document(
 
 def _limit_at(rate_rps: float | None, probes: Sequence[ProbeRow]) -> LimitedBy | None:
     """What limited the server at the first failed rate, by majority of its failed windows."""
-    reasons = Counter(row.limited_by for row in probes if row.rate_rps == rate_rps and row.limited_by is not None)
+    reasons = Counter(
+        row.limited_by for row in probes if row.is_valid and row.rate_rps == rate_rps and row.limited_by is not None
+    )
     return reasons.most_common(1)[0][0] if reasons else None

@@ -238,6 +238,8 @@ def read_document(path: Path, model: type[D]) -> D:
         return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist; is {path.parent} a run directory?") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gates.referee import SloReferee
 from gates.slo import Objective, drain_limit_s
@@ -25,6 +25,9 @@ IDLE_LIMIT_S = 60.0
 
 WARM_UP_REPEAT = 1_000_000
 """Warm-up blocks draw their one schedule here, away from the repeats of measured windows."""
+
+CLOSED_LOOP = -1.0
+"""Stands for the rate of closed loops where attempts are counted: whatever their concurrency, no text comes twice."""
 
 WARM_AGREEMENT = 0.03
 
@@ -79,18 +82,8 @@ class Bench:
 
     def schedule(self, rate_rps: float, repeat: int, duration_s: float, ramp_s: float) -> Schedule:
         """A schedule whose text has never been sent to this server start."""
-        attempt = self._attempts.get((rate_rps, repeat), 0)
-        self._attempts[rate_rps, repeat] = attempt + 1
-        load, facts = self.load, self.running.facts
-        draw = Draw(
-            workload=load.workload,
-            seed=load.seed,
-            repeat=repeat,
-            start=facts.start,
-            length_scale=load.length_scale,
-            force_length=facts.takes_forced_length,
-            attempt=attempt,
-        )
+        load = self.load
+        draw = replace(self._draw(repeat), attempt=self._attempt((rate_rps, repeat)))
         return open_loop(
             draw,
             rate_rps=rate_rps,
@@ -98,6 +91,23 @@ class Bench:
             duration_s=duration_s,
             drain_limit_s=lambda longest: drain_limit_s(load.slo, longest),
             text=self.text,
+        )
+
+    def _attempt(self, key: tuple[float, int]) -> int:
+        """How often a window was measured on this server before; all closed loops share one key."""
+        attempt = self._attempts.get(key, 0)
+        self._attempts[key] = attempt + 1
+        return attempt
+
+    def _draw(self, repeat: int) -> Draw:
+        load, facts = self.load, self.running.facts
+        return Draw(
+            workload=load.workload,
+            seed=load.seed,
+            repeat=repeat,
+            start=facts.start,
+            length_scale=load.length_scale,
+            force_length=facts.takes_forced_length,
         )
 
     async def window(
@@ -131,7 +141,7 @@ class Bench:
         observe: Callable[[Progress], None] = lambda _progress: None,
     ) -> ProbeVerdict:
         """One window with `concurrency` requests kept in flight; times count from the send, no rate is claimed."""
-        load, facts = self.load, self.running.facts
+        load = self.load
         _, longest = load.workload.scaled_max(load.length_scale)
         end_s = load.ramp_s + duration_s
         window = Window(
@@ -144,7 +154,7 @@ class Bench:
             longest_output_tokens=longest,
             concurrency=concurrency,
         )
-        draw = Draw(load.workload, load.seed, repeat, facts.start, load.length_scale, facts.takes_forced_length)
+        draw = replace(self._draw(repeat), attempt=self._attempt((CLOSED_LOOP, repeat)))
         closed = await run_closed(
             self.running.engine,
             endless_requests(draw, self.text),

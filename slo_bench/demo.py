@@ -32,7 +32,7 @@ from traffic.workload import CHAT_MIX, draw_lengths
 TUNED_FACTOR = 0.9833
 """Of the step time. Faster steps also leave fewer requests in flight, so mean TPOT at the anchor rate falls by 3 %."""
 
-DRIFT_SHARE_PER_HOUR = -0.0082
+DRIFT_SHARE_PER_HOUR = -0.0056
 """Of the step time; 2.6 % of mean TPOT between the first arm's windows at the anchor rate and the last one's."""
 
 COLD_COST_S, CACHED_COST_S = 0.15, 0.02

@@ -57,16 +57,12 @@ class Mode:
         20 % and three standard deviations more than the bare need, so that a thin Poisson draw does not fall below it.
         """
         need = max((objective.min_n for objective in slo), default=1)
-        if self.is_smoke:
-            need = max(need, SMOKE_MIN_N)
+        need = max(need, self.bounds.min_n)
         return max(self.duration_s, (1.2 * need + 3 * math.sqrt(need)) / rate_rps)
 
 
-SMOKE_MIN_N = 20
-"""The smoke mode wants at least this many requests a probe."""
-
 MODES = {
-    "smoke": Mode("smoke", 15, 3, 0.10, 1, 6, 2, SMOKE, max_minutes=4.5, least_growth=1.5, percentile=Decimal(90)),
+    "smoke": Mode("smoke", 10, 3, 0.25, 1, 5, 2, SMOKE, max_minutes=4.5, least_growth=1.5, percentile=Decimal(90)),
     "quick": Mode("quick", 120, 20, 0.03, 2, 30, 6, MEASURED),
     "full": Mode("full", 300, 20, 0.01, 3, 30, 6, MEASURED),
 }

@@ -12,6 +12,9 @@ from traffic.errors import UsageError
 HIGHEST_FACTOR = 16.0
 """Without --max-request-rate the growth ends at this many times the start rate."""
 
+LEAST_GROWTH = 1.001
+"""A smaller factor would not change a rate of six digits, or would take hundreds of probes to double it."""
+
 LOWEST_FACTOR = 64.0
 """The search goes below a failing start down to the start rate divided by this."""
 
@@ -33,22 +36,22 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.start_rps) and self.start_rps > 0):
             raise UsageError(f"the start rate must be above 0 req/s, not {self.start_rps:g}")
-        if not (math.isfinite(self.growth) and self.growth > 1):
-            raise UsageError(f"the growth must be above 1, not {self.growth:g}")
+        if not (math.isfinite(self.growth) and self.growth >= LEAST_GROWTH):
+            raise UsageError(f"the growth must be above 1 (at least {LEAST_GROWTH}), not {self.growth:g}")
         if not 0 < self.resolution_share < 1:
             raise UsageError(f"the resolution must be between 0 and 1, not {self.resolution_share:g}")
-        if self.highest_rps is not None and not self.highest_rps > 0:
+        if self.highest_rps is not None and not (math.isfinite(self.highest_rps) and self.highest_rps > 0):
             raise UsageError(f"the highest request rate must be above 0 req/s, not {self.highest_rps:g}")
 
     @property
     def ceiling_rps(self) -> float:
         """The highest rate that may be tried."""
-        return self.start_rps * HIGHEST_FACTOR if self.highest_rps is None else self.highest_rps
+        return round_rate(self.start_rps * HIGHEST_FACTOR if self.highest_rps is None else self.highest_rps)
 
     @property
     def floor_rps(self) -> float:
         """The lowest rate that may be tried."""
-        return min(self.start_rps, self.ceiling_rps) / LOWEST_FACTOR
+        return round_rate(min(self.start_rps, self.ceiling_rps) / LOWEST_FACTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,7 @@ def next_step(settings: SearchSettings, seen: Sequence[Observation]) -> Measure 
 def _grow(settings: SearchSettings, low: Tally, seen: Sequence[Observation]) -> Measure | Capacity:
     """Everything passed so far: go up, or confirm the ceiling."""
     if low.rate_rps < settings.ceiling_rps:
-        higher = max(round_rate(low.rate_rps * settings.growth), math.nextafter(low.rate_rps, math.inf))
-        return Measure(min(higher, settings.ceiling_rps), 0)
+        return Measure(min(round_rate(low.rate_rps * settings.growth), settings.ceiling_rps), 0)
     return _repeat(low, settings.pass_repeats) or conclude(seen, CapacityVerdict.AT_LEAST)
 
 

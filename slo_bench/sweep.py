@@ -95,11 +95,13 @@ class Sweeper:
         minutes = self.plan.max_minutes
         end_s = None if minutes is None else clock.now_s() + minutes * 60
         try:
-            async with asyncio.timeout_at(end_s):
+            async with asyncio.timeout_at(end_s) as limit:
                 await self._warm_up()
                 while isinstance(step := next_step(self.plan.search, self.seen), Measure):
                     await self._observe(step)
         except TimeoutError:
+            if not limit.expired():
+                raise
             await self.bench.running.wait_idle(IDLE_LIMIT_S)
             return self._write(CapacityVerdict.UNFINISHED)
         return self._write(step.verdict)
@@ -134,9 +136,12 @@ class Sweeper:
         verdict: ProbeVerdict | None = None
         for _ in range(TRIES):
             self.view.started(step, conclude(self.seen, CapacityVerdict.UNFINISHED))
-            duration_s = self.plan.mode.duration_s if is_anchor else self.plan.window_s(step.rate_rps)
             verdict = await self.bench.window(
-                step.rate_rps, step.repeat, duration_s, can_end_early=not is_anchor, observe=self.view.progress
+                step.rate_rps,
+                step.repeat,
+                self.plan.window_s(step.rate_rps),
+                can_end_early=not is_anchor,
+                observe=self.view.progress,
             )
             row = probe_row(
                 verdict,

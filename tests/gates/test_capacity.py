@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gates.capacity import CapacityVerdict, Observation, bracket, conclude, rate_text, tally
@@ -62,6 +62,7 @@ def test_nothing_seen_shows_nothing() -> None:
     assert (found.capacity_rps, found.first_failed_rps, found.tallies, found.boundary) == (None, None, (), ())
 
 
+@settings(deadline=None)
 @given(windows)
 def test_every_window_is_in_one_tally(given_windows: list[Observation]) -> None:
     tallies = tally(given_windows)
@@ -70,6 +71,7 @@ def test_every_window_is_in_one_tally(given_windows: list[Observation]) -> None:
     assert [each.rate_rps for each in tallies] == sorted({each.rate_rps for each in given_windows})
 
 
+@settings(deadline=None)
 @given(windows)
 def test_the_capacity_lies_below_every_failed_rate(given_windows: list[Observation]) -> None:
     found = conclude(given_windows, CapacityVerdict.FOUND)
@@ -81,6 +83,7 @@ def test_the_capacity_lies_below_every_failed_rate(given_windows: list[Observati
     assert set(found.contradictions) == clean - below
 
 
+@settings(deadline=None)
 @given(windows)
 def test_the_order_of_the_windows_does_not_matter(given_windows: list[Observation]) -> None:
     assert bracket(tally(given_windows)) == bracket(tally(given_windows[::-1]))

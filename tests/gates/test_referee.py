@@ -55,7 +55,7 @@ def stops(told: list[RequestRecord], scheduled: int) -> list[Stop | None]:
     return looks
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(fates, st.integers(0, 40))
 def test_it_is_lost_exactly_when_the_best_end_can_no_longer_win(drawn: list[RequestRecord], to_come: int) -> None:
     told = [calm(each, index) for index, each in enumerate(drawn)]
@@ -65,15 +65,17 @@ def test_it_is_lost_exactly_when_the_best_end_can_no_longer_win(drawn: list[Requ
         assert (stop is Stop.LOST) == (not can_win)
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.one_of(fates.map(lambda some: some[0]), st.just(record(0, output_tokens=1))), min_size=1, max_size=40))
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.one_of(fates.map(lambda some: some[0]), st.just(record(0, output_tokens=1))), min_size=1, max_size=40)
+)
 def test_answers_of_one_token_never_make_it_claim_a_loss_that_could_be_won(drawn: list[RequestRecord]) -> None:
     told = [calm(each, index) for index, each in enumerate(drawn)]
     if Stop.LOST in stops(told, len(told)):
         assert not all(judge(objective, told).holds for objective in SLO)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(fates, st.integers(0, 40))
 def test_a_lost_probe_is_judged_a_fail_by_what_had_ended(drawn: list[RequestRecord], to_come: int) -> None:
     told = [calm(each, index) for index, each in enumerate(drawn)]
@@ -128,9 +130,7 @@ def probe(
     return run_virtual(main())
 
 
-def planned(
-    rate_rps: float, workload: Workload, slo: tuple[Objective, ...], seed: int, duration_s: float
-) -> Schedule:
+def planned(rate_rps: float, workload: Workload, slo: tuple[Objective, ...], seed: int, duration_s: float) -> Schedule:
     return open_loop(
         Draw(workload, seed, 0),
         rate_rps=rate_rps,
@@ -207,10 +207,14 @@ def grows(rate_rps: float, seed: int) -> bool:
 
 @pytest.mark.parametrize(
     ("rate_rps", "seeds"),
-    [(4.0, [0, 1, 2022, 2043, 2065, 2099, 2138, 2209]), (8.0, [0, 1, 2, 3]), (10.77, [0, 1020, 1082])],
+    [
+        (4.0, [0, 75, 88, 160, 167, 182]),
+        (8.0, [0, 72, 79, 134]),
+        (10.77, [0, 41, 47, 72]),
+    ],
 )
 def test_no_draw_below_capacity_is_called_growth(rate_rps: float, seeds: list[int]) -> None:
-    """Four-digit seeds are those of 400 whose in-flight rises three blocks in a row by chance."""
+    """Seeds of two digits and more are those in 400 whose in-flight rises evenly over three blocks by luck."""
     assert [seed for seed in seeds if grows(rate_rps, seed)] == []
 
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 from engines import failed, record
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gates.slo import DEFAULT_SLO, Metric, Objective, drain_limit_s, is_miss, judge, parse_objective
@@ -34,6 +34,7 @@ def test_the_default_is_the_published_slo() -> None:
     assert [str(each) for each in DEFAULT_SLO] == ["ttft:p99:2000", "tpot:p99:50"]
 
 
+@settings(deadline=None)
 @given(
     metric=st.sampled_from(list(Metric)),
     percentile=st.decimals(Decimal("0.1"), Decimal("99.999"), places=3),
@@ -50,7 +51,17 @@ def test_what_is_written_down_is_the_objective_that_was_judged(
 
 @pytest.mark.parametrize(
     "text",
-    ["ttft", "ttft:p99", "ttft:99:2000", "ttft:p100:2000", "foo:p99:2", "ttft:p99:-1", "ttft:p99:2s", "", "ttft:p99:1e3"],
+    [
+        "ttft",
+        "ttft:p99",
+        "ttft:99:2000",
+        "ttft:p100:2000",
+        "foo:p99:2",
+        "ttft:p99:-1",
+        "ttft:p99:2s",
+        "",
+        "ttft:p99:1e3",
+    ],
 )
 def test_another_form_is_refused_with_the_right_one(text: str) -> None:
     with pytest.raises(UsageError, match="for example ttft:p99:2000"):
@@ -63,6 +74,7 @@ def test_zero_is_refused(text: str) -> None:
         parse_objective(text)
 
 
+@settings(deadline=None)
 @given(st.decimals(Decimal(1), Decimal("99.99"), places=2))
 def test_the_smallest_sample_is_the_first_that_may_have_one_over_the_limit(percentile: Decimal) -> None:
     need = Objective(Metric.TTFT, percentile, 1.0).min_n
@@ -70,7 +82,9 @@ def test_the_smallest_sample_is_the_first_that_may_have_one_over_the_limit(perce
     assert allowed(need - 1, percentile) == 0
 
 
-@pytest.mark.parametrize(("percentile", "need"), [("50", 2), ("90", 10), ("95", 20), ("97", 34), ("99", 100), ("99.9", 1000)])
+@pytest.mark.parametrize(
+    ("percentile", "need"), [("50", 2), ("90", 10), ("95", 20), ("97", 34), ("99", 100), ("99.9", 1000)]
+)
 def test_the_smallest_sample_of_everyday_percentiles(percentile: str, need: int) -> None:
     assert Objective(Metric.TTFT, Decimal(percentile), 1.0).min_n == need
 
@@ -132,6 +146,7 @@ def test_an_empty_sample_meets_nothing() -> None:
     assert not judge(TTFT_P99, []).holds
 
 
+@settings(deadline=None, max_examples=60)
 @given(objectives, st.lists(answers, max_size=60), st.data())
 def test_turning_any_success_into_a_failure_never_turns_a_fail_into_a_pass(
     objective: Objective, cohort: list[RequestRecord], data: st.DataObject
@@ -146,12 +161,14 @@ def test_turning_any_success_into_a_failure_never_turns_a_fail_into_a_pass(
         assert after.value_s >= before.value_s
 
 
+@settings(deadline=None, max_examples=60)
 @given(objectives, st.lists(answers, max_size=60))
 def test_the_printed_value_and_the_verdict_agree(objective: Objective, cohort: list[RequestRecord]) -> None:
     result = judge(objective, cohort)
     assert result.holds == (result.value_s is not None and result.value_s <= objective.limit_s)
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(answers, max_size=40))
 def test_a_miss_breaks_one_objective_or_more(cohort: list[RequestRecord]) -> None:
     for each in cohort:

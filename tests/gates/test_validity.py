@@ -32,8 +32,13 @@ def reasons(facts: ProbeFacts, bounds: Bounds = MEASURED) -> tuple[str, ...]:
 
 def lagging(count: int, lag_s: float) -> ProbeFacts:
     """Of 200 sends, the last 100 before them excepted, `count` are late."""
+    return probe_facts([replace(each, sent_s=each.due_s + lag_s) if each.index < count else each for each in cohort()])
+
+
+def in_one_piece(count: int, tokens: int = 11) -> ProbeFacts:
+    whole = cohort(output_tokens=tokens)
     return probe_facts(
-        [replace(each, sent_s=each.due_s + lag_s) if each.index < count else each for each in cohort()]
+        [replace(each, last_token_s=each.first_token_s) if each.index < count else each for each in whole]
     )
 
 
@@ -81,6 +86,12 @@ INSIDE_AND_OUTSIDE = {
         probe_facts(some(2, output_tokens=10)),
         probe_facts(some(3, output_tokens=10)),
         ["3 of 200 answers are shorter than forced", "min_tokens and ignore_eos"],
+    ),
+    "unstreamed": (in_one_piece(2), in_one_piece(3), ["3 of 200 answers came in one piece", "proxy", "stream"]),
+    "overcounted": (
+        probe_facts(some(1, output_tokens=11)),
+        probe_facts(some(1, output_tokens=12)),
+        ["1 answers count more tokens than were asked for", "usage cannot be used"],
     ),
     "prefix cache": (
         probe_facts(some(2, cached_tokens=100)),
@@ -149,13 +160,19 @@ def test_an_answer_that_was_not_forced_may_be_short() -> None:  # R05
     assert reasons(probe_facts(cohort(force_length=False, output_tokens=10, requested_output_tokens=256))) == ()
 
 
+def test_a_busy_server_may_send_a_short_answer_in_one_piece() -> None:
+    assert reasons(in_one_piece(N, tokens=7)) == ()
+
+
 def test_a_server_that_does_not_count_its_cache_is_not_accused() -> None:
     assert reasons(probe_facts(cohort(cached_tokens=None))) == ()
     assert reasons(probe_facts(cohort(prompt_tokens=None, cached_tokens=50))) == ()
 
 
 def test_requests_of_the_ramp_are_not_looked_at() -> None:
-    ramp = [record(index, in_cohort=False, error="client: too many open files", cached_tokens=100) for index in range(50)]
+    ramp = [
+        record(index, in_cohort=False, error="client: too many open files", cached_tokens=100) for index in range(50)
+    ]
     later = [replace(each, due_s=each.due_s + 5.0, sent_s=each.due_s + 5.0) for each in cohort()]
     facts = probe_facts([*ramp, *later], window={"window_start_s": 5.0})
     assert reasons(facts) == ()
@@ -165,3 +182,16 @@ def test_smoke_allows_a_slower_client() -> None:
     assert reasons(lagging(N, 0.09), SMOKE) == ()
     assert reasons(probe_facts(cohort(), stall_max_s=1.9), SMOKE) == ()
     assert len(reasons(lagging(N, 0.11), SMOKE)) == 1
+
+
+def test_smoke_needs_twenty_requests_though_its_p90_needs_ten() -> None:
+    slo = [parse_objective("ttft:p90:2000"), parse_objective("tpot:p90:50")]
+
+    def told(count: int) -> tuple[str, ...]:
+        facts = probe_facts(cohort()[:count])
+        return invalid_reasons(facts, summarise(facts), slo, SMOKE)
+
+    assert told(20) == ()
+    (reason,) = told(19)
+    assert "19 requests are too few" in reason
+    assert "at least 20" in reason

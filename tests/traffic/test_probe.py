@@ -141,7 +141,9 @@ def test_at_the_drain_limit_nothing_outside_the_cohort_counts_as_unfinished() ->
     assert ends == {True: {End.UNFINISHED}, False: {End.UNRESOLVED}}
 
 
-@pytest.mark.parametrize("act", [silent(), silent(tokens=3), fail(0.2), fail()], ids=["mute", "stalled", "bad", "at once"])
+@pytest.mark.parametrize(
+    "act", [silent(), silent(tokens=3), fail(0.2), fail()], ids=["mute", "stalled", "bad", "at once"]
+)
 def test_the_deadline_holds_whatever_the_engine_does(act: Any) -> None:  # R13
     facts = probe(Scripted(act), schedule(EVERY_SECOND))
     assert facts.load_s <= 15.0 + TICK_S
@@ -202,7 +204,9 @@ def test_records_come_in_the_order_of_the_schedule() -> None:
 def test_a_programming_error_of_the_engine_surfaces_within_a_tick() -> None:
     async def main() -> None:
         with pytest.raises(ZeroDivisionError, match="a fault"):
-            await alone(run_probe(Scripted(answer(5.0), {3: broken(ZeroDivisionError("a fault"))}), schedule(EVERY_SECOND)))
+            await alone(
+                run_probe(Scripted(answer(5.0), {3: broken(ZeroDivisionError("a fault"))}), schedule(EVERY_SECOND))
+            )
         assert loop_s() <= 3.2 + 2 * TICK_S
 
     run_virtual(main())

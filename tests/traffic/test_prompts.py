@@ -19,7 +19,7 @@ WORDS = TokenRatio()
 
 
 def one_probe(
-    *, seed: int = 0, start: int = 0, rate_rps: float = 11.1803, repeat: int = 0, attempt: int = 0, n: int = 150
+    *, seed: int = 0, start: int = 0, rate_rps: float = 11.1803, repeat: int = 0, attempt: int = 0, n: int = 50
 ) -> list[tuple[Message, ...]]:
     lengths = draw_lengths(CHAT_MIX, seed, repeat, n)
     kinds = [CHAT_MIX.classes[index].name for index in lengths.kinds.tolist()]
@@ -38,6 +38,7 @@ def test_a_prompt_has_exactly_the_words_asked_for(kind: str, count: int, seed: i
     assert words(prompt(stream("test", seed), kind, count)) == count
 
 
+@settings(deadline=None)
 @given(count=st.integers(0, 200), seed=st.integers(0, 99))
 def test_sentences_are_exactly_as_many_words(count: int, seed: int) -> None:
     text = sentences(stream("test", seed), count)
@@ -46,9 +47,9 @@ def test_sentences_are_exactly_as_many_words(count: int, seed: int) -> None:
 
 
 def test_no_two_prompts_of_a_probe_share_a_prefix() -> None:
-    probe = one_probe(n=400)
-    assert len(set(probe)) == 400
-    assert len(set(openings(probe))) == 400
+    probe = one_probe(n=300)
+    assert len(set(probe)) == 300
+    assert len(set(openings(probe))) == 300
 
 
 def test_no_prompt_comes_again_at_another_rate_repeat_start_attempt_or_seed() -> None:  # R17
@@ -64,7 +65,7 @@ def test_no_prompt_comes_again_at_another_rate_repeat_start_attempt_or_seed() ->
         one_probe(seed=1),
     ]
     texts = [opening for probe in probes for opening in openings(probe)]
-    assert len(set(texts)) == len(texts) == len(probes) * 150
+    assert len(set(texts)) == len(texts) == len(probes) * 50
 
 
 def test_neighbouring_rates_have_their_own_text() -> None:

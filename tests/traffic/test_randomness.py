@@ -15,11 +15,13 @@ def draws(purpose: str, *given_keys: int) -> list[float]:
     return stream(purpose, *given_keys).random(4).tolist()
 
 
+@settings(deadline=None)
 @given(keys)
 def test_the_same_purpose_and_keys_draw_the_same(given_keys: list[int]) -> None:
     assert draws("arrivals", *given_keys) == draws("arrivals", *given_keys)
 
 
+@settings(deadline=None)
 @given(keys, st.data())
 def test_another_key_draws_something_else(given_keys: list[int], data: st.DataObject) -> None:
     other = data.draw(st.lists(st.integers(0, 2**31), min_size=len(given_keys), max_size=len(given_keys)))
@@ -50,6 +52,7 @@ def test_asking_for_more_only_appends(few: int, more: int) -> None:
     assert np.array_equal(short, long[:few])
 
 
+@settings(deadline=None)
 @given(st.integers(100_000, 999_999), st.integers(-1, 3), st.integers(100_000, 999_999))
 def test_rates_that_differ_in_six_digits_have_different_keys(digits: int, power: int, other: int) -> None:
     rate, second = digits * 10.0 ** (power - 5), other * 10.0 ** (power - 5)

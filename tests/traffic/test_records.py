@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from engines import record
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traffic.records import End, Flight, Request, freeze
@@ -39,7 +39,11 @@ def test_tokens_that_come_several_in_a_chunk_are_all_counted() -> None:
 
 @pytest.mark.parametrize("tokens", [0, 1])
 def test_one_token_or_none_has_no_time_per_token_rather_than_zero(tokens: int) -> None:
-    assert record(output_tokens=tokens).tpot_s is None  # R06
+    assert record(output_tokens=tokens, last_token_s=0.9).tpot_s is None  # R06
+
+
+def test_tokens_that_all_came_at_once_have_no_time_per_token() -> None:
+    assert record(output_tokens=11, first_token_s=0.2, last_token_s=0.2).tpot_s is None
 
 
 def test_an_answer_without_a_token_has_no_time_to_it() -> None:
@@ -89,6 +93,7 @@ def test_the_engines_own_end_is_kept_and_the_callers_used_only_where_there_is_no
     assert (cancelled.end, cancelled.ended_s, cancelled.output_tokens) == (End.UNFINISHED, None, 2)
 
 
+@settings(deadline=None)
 @given(
     origin_s=st.floats(0, 1e6),
     steps_s=st.lists(st.floats(0, 100), min_size=4, max_size=4),

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from engines import failed, probe_facts, record
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traffic.probe import Stop
@@ -24,12 +24,14 @@ def ttft(each: RequestRecord) -> float | None:
     return each.ttft_s
 
 
+@settings(deadline=None)
 @given(values, st.sampled_from(PERCENTILES))
 def test_the_percentile_is_numpys_inverted_cdf(drawn: list[float], percentile: Decimal) -> None:
     expected = np.quantile(drawn, float(percentile) / 100, method="inverted_cdf")
     assert nearest_rank(sorted(drawn), percentile) == expected
 
 
+@settings(deadline=None)
 @given(
     drawn=st.lists(st.one_of(st.floats(0.0, 5.0), st.just(math.inf)), min_size=1, max_size=300),
     percentile=st.decimals(Decimal("0.01"), Decimal("99.99"), places=2),
@@ -43,6 +45,7 @@ def test_the_count_over_the_limit_and_the_percentile_always_agree(
     assert holds == (value is not None and value <= limit)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.decimals(Decimal("0.001"), Decimal("99.999"), places=3))
 def test_the_allowance_is_exact(n: int, percentile: Decimal) -> None:
     assert allowed(n, percentile) == math.floor((100 - Fraction(percentile)) / 100 * n)
@@ -175,6 +178,7 @@ def test_tokens_per_second_are_those_that_arrived_inside_the_window() -> None:
     assert summary.output_tokens_per_s == pytest.approx((50 + 100 + 50 + 1) / 10)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=50))
 def test_send_lags_are_those_of_the_cohort(lags: list[float]) -> None:
     records = [record(index, due_s=float(index), sent_s=index + lag) for index, lag in enumerate(lags)]

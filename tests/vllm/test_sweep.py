@@ -52,7 +52,7 @@ def test_a_smoke_sweep_of_real_vllm_ends_with_a_capacity_and_leaves_no_process(
     }
     argv = [
         "sweep", "--model", str(tiny_model), "--vllm-python", str(server_python), "--label", "tiny", "--mode", "smoke",
-        "--length-scale", "0.1", "--sweep-start", "4", "--max-request-rate", "40", "--", *SERVE,
+        "--length-scale", "0.4", "--sweep-start", "6", "--max-request-rate", "90", "--", *SERVE,
     ]  # fmt: skip
     began_s = time.monotonic()
     run = subprocess.run(

@@ -1,0 +1,45 @@
+"""What the README shows is what the program prints. SLO_BENCH_GOLDEN=write refreshes it; read the diff."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from slo_bench.cli import COMMANDS, main
+from slo_bench.options import parser
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+BLOCK = re.compile(r"(<!-- output: (?P<command>.*) -->\n```text\n)(?P<shown>.*?)(\n```)", re.DOTALL)
+
+
+def test_the_output_in_the_readme_is_the_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = README.read_text()
+    block = BLOCK.search(text)
+    assert block is not None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(shlex.split(block["command"])[1:]) == 0
+    printed = capsys.readouterr().err.strip()
+    if os.environ.get("SLO_BENCH_GOLDEN") == "write":
+        README.write_text(text[: block.start("shown")] + printed + text[block.end("shown") :])
+    else:
+        assert block["shown"] == printed
+
+
+def test_every_command_and_flag_that_the_readme_names_exists() -> None:
+    known = {"--help", "--version"}
+    for name, command in COMMANDS.items():
+        known |= set(parser(command.find()[0], name, "")._option_string_actions)
+    lines = [line for line in README.read_text().splitlines() if "slo-bench " in line or line.startswith("`--")]
+    for line in lines:
+        ours = line.partition(" -- ")[0]
+        for word in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", ours):
+            assert word in known, line
+    for name in re.findall(r"^ {4}slo-bench ([a-z]+)", README.read_text(), re.MULTILINE):
+        assert name in COMMANDS
