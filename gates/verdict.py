@@ -84,8 +84,12 @@ def judge_probe(facts: ProbeFacts, slo: Sequence[Objective], bounds: Bounds = ME
 
 
 def _limit(results: Sequence[ObjectiveResult], summary: Summary) -> LimitedBy:
-    """What broke the probe: failures where they alone exceed an allowance, else the objective furthest over its own."""
-    if any(summary.failed > result.allowed for result in results):
+    """What broke the probe: failures where they alone exceed an allowance, else the objective furthest over its own.
+
+    A request that was unfinished at the drain limit has not failed; the server was too slow for it.
+    """
+    failed = summary.failed - summary.unfinished
+    if any(failed > result.allowed for result in results):
         return LimitedBy.FAILURES
     worst = max(results, key=lambda result: (result.over + 1) / (result.allowed + 1))
     return LimitedBy(worst.objective.metric.value)

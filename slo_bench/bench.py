@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gates.referee import SloReferee
-from gates.slo import Objective, drain_limit_s
+from gates.slo import Metric, Objective, drain_limit_s
 from gates.validity import Bounds
 from gates.verdict import ProbeVerdict, judge_probe
 from reports.run_directory import WarmUp
@@ -50,7 +50,10 @@ class Load:
 
 
 def check_fits(load: Load, facts: EngineFacts) -> None:
-    """Refuse a mix that does not fit the model's context, with the length scale that would."""
+    """Refuse a mix that does not fit the model's context, with the length scale that would, or has no TPOT at all."""
+    has_tpot = any(objective.metric is Metric.TPOT for objective in load.slo)
+    if has_tpot and load.workload.scaled_max(load.length_scale)[1] <= 1:
+        raise UsageError("answers of one token have no TPOT: give --slo without it, or longer answers")
     if facts.max_model_len is None:
         return
     input_tokens, output_tokens = load.workload.scaled_max(load.length_scale)

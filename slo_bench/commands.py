@@ -53,9 +53,13 @@ def sweep_plan(options: SweepOptions) -> SweepPlan:
 def forecast(plan: SweepPlan) -> str:
     """What is about to be measured, in one line."""
     slo = ", ".join(f"p{each.percentile} {each.metric} ≤ {each.limit_s * 1000:g} ms" for each in plan.load.slo)
+    up, down = (plan.longest_minutes(start_passes=passes) for passes in (True, False))
+    minutes = f"{up:.0f} minutes"
+    if round(down) > round(up):
+        minutes += f" ({down:.0f} if {rate_text(plan.search.start_rps)} req/s fails)"
     return (
         f"{plan.label}: {plan.load.workload.name}, {slo}; at most {plan.most_windows} windows of "
-        f"{plan.mode.duration_s:g} s, {plan.longest_minutes:.0f} minutes; price per hour not known"
+        f"{plan.mode.duration_s:g} s in {minutes}; price per hour not known"
     )
 
 

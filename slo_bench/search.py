@@ -12,8 +12,8 @@ from traffic.errors import UsageError
 HIGHEST_FACTOR = 16.0
 """Without --max-request-rate the growth ends at this many times the start rate."""
 
-LEAST_GROWTH = 1.001
-"""A smaller factor would not change a rate of six digits, or would take hundreds of probes to double it."""
+LEAST_GROWTH = 1.01
+"""A smaller factor would take more than seventy probes to double a rate."""
 
 LOWEST_FACTOR = 64.0
 """The search goes below a failing start down to the start rate divided by this."""
@@ -114,17 +114,22 @@ def _repeat(end: Tally, repeats: int) -> Measure | None:
     return Measure(end.rate_rps, end.windows) if end.windows < 1 + repeats else None
 
 
-def longest_search(settings: SearchSettings) -> int:
-    """The largest number of windows over true limits anywhere between floor and ceiling, verdicts without noise."""
+def possible_searches(settings: SearchSettings) -> list[list[float]]:
+    """The rates of each window, in order, for true limits between floor and ceiling; verdicts have no noise."""
     steps = 200
     span = math.log(settings.ceiling_rps * 1.01 / (settings.floor_rps * 0.99))
     limits = [settings.floor_rps * 0.99 * math.exp(span * step / steps) for step in range(steps + 1)]
-    return max(windows_needed(settings, limit_rps) for limit_rps in limits)
+    return [rates_needed(settings, limit_rps) for limit_rps in limits]
 
 
-def windows_needed(settings: SearchSettings, limit_rps: float) -> int:
-    """How many windows the search takes when exactly the rates up to limit_rps pass."""
+def longest_search(settings: SearchSettings) -> int:
+    """The largest number of windows that a search without contradictions takes."""
+    return max(len(rates) for rates in possible_searches(settings))
+
+
+def rates_needed(settings: SearchSettings, limit_rps: float) -> list[float]:
+    """The rates that the search measures when exactly those up to limit_rps pass."""
     seen: list[Observation] = []
     while isinstance(step := next_step(settings, seen), Measure):
         seen.append(Observation(step.rate_rps, step.repeat, step.rate_rps <= limit_rps))
-    return len(seen)
+    return [each.rate_rps for each in seen]

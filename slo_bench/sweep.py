@@ -13,7 +13,7 @@ from reports.rows import probe_row, sweep_document
 from reports.run_directory import ProbeRow, SweepDocument, WarmUp
 from slo_bench.bench import IDLE_LIMIT_S, Bench, Load
 from slo_bench.modes import Mode
-from slo_bench.search import Measure, SearchSettings, longest_search, next_step
+from slo_bench.search import Measure, SearchSettings, longest_search, next_step, possible_searches
 from slo_bench.store import RunStore
 from traffic.clock import running_clock
 from traffic.errors import InvalidMeasurement
@@ -47,12 +47,20 @@ class SweepPlan:
         """The most windows that the search may take, contradictions by noise aside."""
         return longest_search(self.search)
 
-    @property
-    def longest_minutes(self) -> float:
-        """The longest time, warm-up and repeats at the window's usual length included."""
-        warm_s = self.mode.warm_blocks * self.load.longest_probe_s(self.mode.warm_block_s)
-        probes_s = self.most_windows * self.load.longest_probe_s(self.mode.duration_s)
-        minutes = (warm_s + probes_s) / 60
+    def longest_minutes(self, *, start_passes: bool) -> float:
+        """The longest time of a search without contradictions, warm-up and every drain limit included.
+
+        start_passes: that the start rate does. Below it windows grow, since a percentile needs its requests.
+        """
+        start_rps = min(self.search.start_rps, self.search.ceiling_rps)
+        block_s = self.load.longest_probe_s(self.mode.warm_block_s)
+        searches_s = (
+            sum(self.load.longest_probe_s(self.window_s(rate_rps)) for rate_rps in rates)
+            + block_s * len({rate_rps for rate_rps in rates if rate_rps > self.warm_up_rps})
+            for rates in possible_searches(self.search)
+            if not start_passes or min(rates) >= start_rps
+        )
+        minutes = (self.mode.warm_blocks * block_s + max(searches_s)) / 60
         return minutes if self.max_minutes is None else min(minutes, self.max_minutes)
 
 

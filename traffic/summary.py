@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from traffic.probe import ProbeFacts
-from traffic.records import RequestRecord
+from traffic.records import End, RequestRecord
 
 Metric = Callable[[RequestRecord], float | None]
 
@@ -46,14 +46,15 @@ def lag_quantile(records: Sequence[RequestRecord], percentile: Decimal) -> float
 class Summary:
     """One probe's cohort.
 
-    n: resolved requests. failed: those that count over every limit. offered_rps: scheduled in the window per second of
-    window. achieved_share: sent inside the part of the window that ran / due inside it. output_tokens_per_s: those that
-    arrived inside that part, each request's spread evenly from its first to its last; the arrival rate sets it as long
-    as the server keeps up. measured_s: the part of the window that ran.
+    n: resolved requests. failed: those that count over every limit, unfinished ones included. offered_rps: scheduled in
+    the window per second of window. achieved_share: sent inside the part of the window that ran / due inside it.
+    output_tokens_per_s: those that arrived inside that part, each request's spread evenly from its first to its last;
+    the arrival rate sets it as long as the server keeps up. measured_s: the part of the window that ran.
     """
 
     n: int
     failed: int
+    unfinished: int
     errors: int
     client_errors: int
     short_answers: int
@@ -94,6 +95,7 @@ def summarise(facts: ProbeFacts) -> Summary:
     return Summary(
         n=len(resolved),
         failed=sum(record.has_failed for record in resolved),
+        unfinished=sum(record.end is End.UNFINISHED for record in resolved),
         errors=sum(bool(record.error) for record in resolved),
         client_errors=sum(record.error.startswith("client: ") for record in resolved),
         short_answers=sum(record.output_tokens < record.requested_output_tokens for record in finished),

@@ -16,8 +16,8 @@ from slo_bench.search import (
     SearchSettings,
     longest_search,
     next_step,
+    rates_needed,
     round_rate,
-    windows_needed,
 )
 from traffic.errors import UsageError
 
@@ -183,7 +183,7 @@ def test_when_every_pass_is_turned_by_its_repeat_it_goes_on_below_the_start() ->
 def test_for_any_limit_it_ends_in_time_with_the_limit_in_its_bracket(case: tuple[SearchSettings, float]) -> None:
     plan, limit_rps = case
     seen, found = search(plan, up_to(limit_rps))
-    assert len(seen) == windows_needed(plan, limit_rps) <= longest_search(plan)
+    assert len(seen) == len(rates_needed(plan, limit_rps)) <= longest_search(plan)
     assert len({(each.rate_rps, each.repeat) for each in seen}) == len(seen)
     tallies = {each.rate_rps: each for each in found.tallies}
     if found.capacity_rps is not None:
@@ -240,7 +240,7 @@ def test_a_search_that_is_resumed_goes_the_same_way(case: tuple[SearchSettings, 
 
 
 def test_the_default_search_takes_at_most_this_many_windows() -> None:
-    assert windows_needed(SearchSettings(), 11.34) == 10
+    assert len(rates_needed(SearchSettings(), 11.34)) == 10
     assert longest_search(SearchSettings()) == max(
-        windows_needed(SearchSettings(), 0.1 * 1.02**step) for step in range(380)
+        len(rates_needed(SearchSettings(), 0.1 * 1.02**step)) for step in range(380)
     )

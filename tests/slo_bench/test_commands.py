@@ -1,0 +1,59 @@
+"""From options to the last lines on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gates.capacity import CapacityVerdict, Observation, conclude
+from gates.slo import DEFAULT_SLO
+from reports.rows import sweep_document
+from reports.run_directory import SweepDocument
+from slo_bench.commands import answer, exit_code, forecast, recorded, sweep_plan
+from slo_bench.config import SweepOptions
+from slo_bench.store import RunStore
+
+
+def found(verdict: CapacityVerdict, *seen: tuple[float, bool]) -> SweepDocument:
+    observations = [Observation(rate_rps, 0, passed) for rate_rps, passed in seen]
+    return sweep_document(
+        label="x",
+        engine="simulated",
+        seed=0,
+        slo=DEFAULT_SLO,
+        is_smoke=False,
+        capacity=conclude(observations, verdict),
+        warm_up=None,
+        probes=[],
+    )
+
+
+def test_each_verdict_has_its_answer_and_its_exit_code(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "x")
+    cases = {
+        CapacityVerdict.FOUND: (
+            ((11.18, True), (11.5, False)),
+            "capacity: 11.18 req/s  (11.18: 1 of 1; 11.50: 0 of 1",
+            0,
+        ),
+        CapacityVerdict.AT_LEAST: (((8.0, True),), "capacity: at least 8.00 req/s", 0),
+        CapacityVerdict.NONE: (((8.0, False),), "capacity: none", 1),
+        CapacityVerdict.UNFINISHED: (((8.0, True),), "capacity: unfinished, 8.00 req/s so far", 5),
+    }
+    for verdict, (seen, words, code) in cases.items():
+        document = found(verdict, *seen)
+        lines = answer(document, store)
+        assert lines[0].startswith(words)
+        assert lines[-1] == f"files: {store.directory}"
+        assert exit_code(document) == code
+
+
+def test_the_forecast_has_two_times_since_a_failing_start_takes_longer() -> None:
+    text = forecast(sweep_plan(SweepOptions(engine="simulated", label="x")))
+    assert "at most 20 windows of 120 s in 96 minutes (230 if 8.00 req/s fails)" in text
+
+
+def test_what_is_written_down_holds_no_secret() -> None:
+    options = SweepOptions(base_url="http://h", api_key="hidden", header=["X-Key: hidden"])  # type: ignore[arg-type]
+    text = str(recorded(options, DEFAULT_SLO))
+    assert "hidden" not in text
+    assert "X-Key" in text
