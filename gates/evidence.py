@@ -1,4 +1,4 @@
-"""A probe and its server's own counts, brought together: side by side, and what late requests met.
+"""A probe and its server's own counts, brought together: client beside server, and what late requests met.
 
 Records count from the probe's start and samples are stamped in UTC, so a run directory can be asked again.
 """
@@ -40,7 +40,7 @@ class SideBySide:
     """A mean latency in seconds as the client and as the server read it.
 
     Over the same requests: those whose first token (TTFT) or end (TPOT) fell between the first and the last look at the
-    load, the ramp excluded. lag_mean_s: the client's own lateness inside its TTFT; 0 for TPOT.
+    load, whether in the cohort or not. lag_mean_s: the client's own lateness inside its TTFT; 0 for TPOT.
     """
 
     metric: Metric
@@ -100,14 +100,18 @@ def ms(seconds: float | None) -> str:
     """Seconds as a sentence prints them."""
     if seconds is None:
         return "unknown"
-    return f"{seconds * 1000:.1f} ms" if abs(seconds) < 1 else f"{seconds * 1000:.0f} ms"
+    value = round(seconds * 1000, 1 if abs(seconds) < 1 else None)
+    return f"{value + 0:.1f} ms" if abs(seconds) < 1 else f"{value} ms"
 
 
 def during(facts: ProbeFacts, samples: Sequence[ServerSample]) -> list[tuple[float, ServerSample]]:
-    """The looks that fell into the probe's load after its ramp, each with its time in seconds after the start."""
+    """The looks that fell into the probe's load, each with its time in seconds after the start.
+
+    The ramp's are among them: it is the same load, and a probe that ends early has few others.
+    """
     origin_utc_s = facts.started_utc.timestamp() + LEAD_S
     moments = [(each.utc_s - origin_utc_s, each) for each in samples]
-    return [pair for pair in moments if facts.window.window_start_s <= pair[0] < facts.load_s]
+    return [pair for pair in moments if 0.0 <= pair[0] < facts.load_s]
 
 
 def whole_change(looks: Sequence[tuple[float, ServerSample]]) -> Change | None:
@@ -118,7 +122,7 @@ def whole_change(looks: Sequence[tuple[float, ServerSample]]) -> Change | None:
 
 
 def counted(facts: ProbeFacts, metric: Metric, looks: Sequence[tuple[float, ServerSample]]) -> list[RequestRecord]:
-    """The requests that a server counts between the looks, in the cohort or not: by first token (TTFT) or end (TPOT)."""
+    """The requests that a server counts between the looks, of the cohort or not: by first token (TTFT), end (TPOT)."""
     start_s, end_s = looks[0][0], looks[-1][0]
     found = []
     for each in facts.records:
@@ -244,3 +248,34 @@ def _waits(slo: Sequence[Objective], record: RequestRecord, *, is_first: bool) -
     if not broken & {Metric.TTFT, Metric.TPOT, Metric.ITL}:  # end to end, or cut off: by where its time went
         return is_first == (record.ttft_s > (record.last_token_s or 0.0) - record.first_token_s)
     return Metric.TTFT in broken if is_first else bool(broken & {Metric.TPOT, Metric.ITL})
+
+
+def context(case: Case) -> list[str]:
+    """What else is worth a line, whatever the cause."""
+    if len(case.looks) < 2:  # noqa: PLR2004 - a difference needs two
+        return []
+    change = whole_change(case.looks)
+    if change is None:
+        return ["the server began anew while the probe ran"]
+    lines = []
+    queue_s, prefill_s = (None if each is None else each.mean for each in (change.queue_s, change.prefill_s))
+    if queue_s is not None and prefill_s is not None:
+        lines.append(f"by the server's own record a request queued for {ms(queue_s)} and prefilled for {ms(prefill_s)}")
+    if change.preemptions:
+        lines.append(f"{change.preemptions} preemptions in {change.span_s:.0f} s")
+    return lines
+
+
+def missing(case: Case) -> tuple[str, ...]:
+    """What the server did not say."""
+    if len(case.looks) < 2:  # noqa: PLR2004 - a difference needs two
+        return ("two looks at the server's metrics while the probe ran",)
+    names = {
+        "requests waiting": case.server.waiting,
+        "requests running": case.server.running,
+        "KV cache use": case.server.kv_use,
+        "preemptions": case.server.preemptions,
+        "tokens per step": case.server.step_tokens,
+        "time between tokens": case.server.s_per_token,
+    }
+    return tuple(name for name, values in names.items() if not np.isfinite(values).any())

@@ -19,8 +19,8 @@ from traffic.clock import running_clock
 from traffic.errors import InvalidMeasurement
 from traffic.probe import Progress
 
-TRIES = 2
-"""An invalid window is measured once more, with fresh text, before the sweep gives up."""
+TRIES = 3
+"""An invalid window is measured again, with fresh text, twice at most, before the sweep gives up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from slo_bench.hosts.vllm_process import members
 PROGRAM = [sys.executable, "-m", "slo_bench"]
 SERVER_CORE, CLIENT_CORE = "0", "1"
 SERVE = [
-    "--load-format", "dummy", "--max-model-len", "4096", "--max-num-seqs", "64", "--enforce-eager",
+    "--load-format", "dummy", "--max-model-len", "4096", "--max-num-seqs", "8", "--enforce-eager",
     "--no-enable-prefix-caching",
 ]  # fmt: skip
 
@@ -52,7 +52,7 @@ def test_a_smoke_sweep_of_real_vllm_ends_with_a_capacity_and_leaves_no_process(
     }
     argv = [
         "sweep", "--model", str(tiny_model), "--vllm-python", str(server_python), "--label", "tiny", "--mode", "smoke",
-        "--length-scale", "0.4", "--sweep-start", "6", "--max-request-rate", "90", "--", *SERVE,
+        "--length-scale", "0.4", "--sweep-start", "4", "--max-request-rate", "60", "--", *SERVE,
     ]  # fmt: skip
     began_s = time.monotonic()
     run = subprocess.run(
