@@ -301,9 +301,11 @@ def _sources(page: _Page) -> Iterator[str]:
     for arm in experiment.arms:
         files = [link(name, page.to(arm.directory / name)) for name in ("run.json", "sweep.json", "engine.json")]
         kept = sum(row.requests_file is not None for row in arm.sweep.probes)
-        if kept:
-            probes = link("probes", page.to(arm.directory / "probes"))
-            files.append(f"a row per request of {numbers.plural(kept, 'window')} in {probes}")
+        rows = f"a row per request of {numbers.plural(kept, 'window')}"
+        if kept and (arm.directory / "probes").is_dir():
+            files.append(f"{rows} in {link('probes', page.to(arm.directory / 'probes'))}")
+        elif kept:
+            files.append(f"{rows} is not kept here; the command above writes them again")
         lines.append(f"{code(arm.label)}: {', '.join(files)}")
     yield bullets(lines)
 

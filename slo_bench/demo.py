@@ -7,6 +7,7 @@ it concluded, what was hidden, and what a plain comparison of two runs would hav
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -83,15 +84,15 @@ async def demo(options: DemoOptions) -> int:
     """`slo-bench demo`: run the arms, write the note, print where it is."""
     from reports.note import write_note  # noqa: PLC0415 - it brings matplotlib, which --help need not wait for
 
-    label = free_name(options.runs_dir, "demo")
-    directory = options.runs_dir / label
+    directory = options.runs_dir / free_name(options.runs_dir, "demo")
     RunStore(directory).check_unused()
     mode = mode_named("quick")
     load = Load(CHAT_MIX, 1.0, options.seed, DEFAULT_SLO, mode.ramp_s, mode.bounds)
-    plan = SweepPlan(label, mode, load, SearchSettings(), None)
+    plan = SweepPlan("demo", mode, load, SearchSettings(), None)
     experiment = Experiment(
-        label=label,
+        label="demo",
         title="A tuned kernel, its copy and a machine that speeds up",
+        command=["slo-bench", "demo", "--seed", str(options.seed)],
         arms=[_arm(hidden, options.seed) for hidden in ARMS],
         drift_arm=ARMS[-1].label,
         plan=plan,
@@ -105,9 +106,21 @@ async def demo(options: DemoOptions) -> int:
         for hidden in ARMS:
             view.say(f"{hidden.label}: {capacity_text(found[hidden.label])}")
         if options.lab_notes is not None:
-            write_note(directory, options.lab_notes / "0001-demo.md", options.lab_notes / "0001-demo")
+            kept = options.lab_notes / "0001-demo"
+            _keep(directory, kept)
+            write_note(kept, options.lab_notes / "0001-demo.md", kept)
         view.say(f"note: {directory / NOTE}")
     return 0
+
+
+def _keep(directory: Path, kept: Path) -> None:
+    """Copy the experiment's documents, without the rows of each request, to where the published note can link them."""
+    if kept.exists():
+        shutil.rmtree(kept)
+    for document in directory.rglob("*.json"):
+        target = kept / document.relative_to(directory)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(document, target)
 
 
 def _arm(hidden: Hidden, seed: int) -> Arm:

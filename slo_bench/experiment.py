@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reports.run_directory import ExperimentDocument, RunDocument, SweepDocument, to_json
 from slo_bench.bench import Bench
-from slo_bench.environment import command_line, environment
+from slo_bench.environment import environment
 from slo_bench.hosts import Host
 from slo_bench.store import RunStore, write_text
 from slo_bench.sweep import Sweeper, SweepPlan, View
@@ -27,10 +27,11 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Arms in order; the first is the baseline. drift_arm: the arm that repeats it, last."""
+    """Arms in order; the first is the baseline. drift_arm: the arm that repeats it, last. command: reproduces it."""
 
     label: str
     title: str
+    command: Sequence[str]
     arms: Sequence[Arm]
     drift_arm: str | None
     plan: SweepPlan
@@ -102,7 +103,7 @@ async def _run_arm(
                     "length_scale": plan.load.length_scale,
                     "objectives": [str(each) for each in plan.load.slo],
                     "mode": plan.mode.name,
-                    "command": command_line(),
+                    "command": list(experiment.command),
                 },
                 environment=environment(),
                 started_utc=started_utc,
