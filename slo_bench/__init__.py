@@ -1,5 +1,8 @@
 """What an LLM server can carry inside its service-level objective, and whether a change really moved it."""
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
-__version__ = version("slo-bench")
+try:
+    __version__ = version("slo-bench")
+except PackageNotFoundError:  # run from a source tree that was not installed
+    __version__ = "unknown"

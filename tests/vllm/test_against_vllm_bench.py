@@ -30,7 +30,6 @@ INVALID, TRIES = 3, 3
 """A busy machine makes a probe invalid, and its message says to measure again."""
 
 
-
 def pinned(core: str, *command: str) -> list[str]:
     return ["taskset", "-c", core, *command] if len(os.sched_getaffinity(0)) > 1 else list(command)
 
