@@ -22,7 +22,7 @@ from slo_bench.bench import Load
 from slo_bench.config import DemoOptions
 from slo_bench.experiment import Arm, Experiment, run_experiment
 from slo_bench.hosts.simulated import SimulatedHost
-from slo_bench.modes import mode_named
+from slo_bench.modes import Mode, mode_named
 from slo_bench.search import SearchSettings
 from slo_bench.store import RunStore, free_name, write_text
 from slo_bench.sweep import SweepPlan
@@ -81,15 +81,18 @@ ARMS = (
 )
 
 
-async def demo(options: DemoOptions) -> int:
-    """`slo-bench demo`: run the arms, write the note, print where it is."""
+async def demo(options: DemoOptions, mode: Mode | None = None) -> int:
+    """`slo-bench demo`: run the arms, write the note, print where it is. mode: another than quick, for a short look."""
     from reports.note import write_note  # noqa: PLC0415 - it brings matplotlib, which --help need not wait for
 
     directory = options.runs_dir / free_name(options.runs_dir, "demo")
     RunStore(directory).check_unused()
-    mode = mode_named("quick")
+    mode = mode or mode_named("quick")
     load = Load(CHAT_MIX, 1.0, options.seed, DEFAULT_SLO, mode.ramp_s, mode.bounds)
-    plan = SweepPlan("demo", mode, load, SearchSettings(), None)
+    search = SearchSettings(
+        resolution_share=mode.resolution_share, pass_repeats=mode.repeats, fail_repeats=mode.repeats
+    )
+    plan = SweepPlan("demo", mode, load, search, None)
     experiment = Experiment(
         label="demo",
         title="A tuned kernel, its copy and a machine that speeds up",
