@@ -8,9 +8,11 @@ from decimal import Decimal
 from typing import Literal
 
 from gates.capacity import Capacity
+from gates.cause import Cause
 from gates.slo import Metric, Objective, ObjectiveResult
 from gates.verdict import LimitedBy, ProbeVerdict
-from reports.run_directory import EngineKind, ObjectiveRow, ProbeRow, SweepDocument, WarmUp
+from reports.run_directory import CauseRow, EngineKind, ObjectiveRow, ProbeRow, SweepDocument, WarmUp
+from traffic.schedule import Window
 from traffic.summary import cohort, nearest_rank, sample
 
 MIN_N_FOR_P99 = 100
@@ -97,8 +99,9 @@ def sweep_document(
     capacity: Capacity,
     warm_up: WarmUp | None,
     probes: Sequence[ProbeRow],
+    causes: Sequence[CauseRow] = (),
 ) -> SweepDocument:
-    """The sweep's answer with its windows."""
+    """The sweep's answer with its windows; causes: of the failed ones."""
     return SweepDocument(
         schema_version=1,
         label=label,
@@ -117,12 +120,32 @@ def sweep_document(
         tallies=[str(each) for each in capacity.tallies],
         contradictions_rps=list(capacity.contradictions),
         limited_by=_limit_at(capacity.first_failed_rps, probes),
-        cause=None,
+        cause=_cause_at(capacity.first_failed_rps, causes),
+        causes=list(causes),
         warm_up=warm_up,
         load_s=sum(row.load_s for row in probes),
         saved_s=sum(row.saved_s for row in probes),
         probes=list(probes),
     )
+
+
+def cause_row(why: Cause, window: Window) -> CauseRow:
+    """The row of one failed window's cause."""
+    return CauseRow(
+        rate_rps=window.rate_rps,
+        repeat=window.repeat,
+        kind=why.kind.value,
+        evidence=list(why.evidence),
+        classes=[str(each) for each in why.classes],
+        views=[str(each) for each in why.views],
+        missing=list(why.missing),
+    )
+
+
+def _cause_at(rate_rps: float | None, causes: Sequence[CauseRow]) -> str | None:
+    """The kind at the first failed rate, by majority of its failed windows."""
+    kinds = Counter(row.kind for row in causes if row.rate_rps == rate_rps)
+    return kinds.most_common(1)[0][0] if kinds else None
 
 
 def _limit_at(rate_rps: float | None, probes: Sequence[ProbeRow]) -> LimitedBy | None:

@@ -102,6 +102,21 @@ class ProbeRow(Document):
         return not self.stop.is_early
 
 
+class CauseRow(Document):
+    """Why one window failed: the kind, the evidence for it, the classes of the mix by their share of the misses.
+
+    views: mean latencies as client and server read them. missing: what the server did not say.
+    """
+
+    rate_rps: float | None
+    repeat: int
+    kind: str
+    evidence: list[str]
+    classes: list[str]
+    views: list[str]
+    missing: list[str]
+
+
 class WarmUp(Document):
     """Blocks of one replayed schedule; warm when two successive ones agree within 3 % on mean TPOT."""
 
@@ -132,6 +147,7 @@ class SweepDocument(Document):
     contradictions_rps: list[float]
     limited_by: LimitedBy | None
     cause: str | None
+    causes: list[CauseRow] = []
     warm_up: WarmUp | None
     load_s: float
     saved_s: float

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from gates.cause import Cause, cause
+from gates.evidence import side_by_side
 from gates.referee import SloReferee
 from gates.slo import Metric, Objective, drain_limit_s
 from gates.validity import Bounds
@@ -14,11 +16,13 @@ from gates.verdict import ProbeVerdict, judge_probe
 from reports.run_directory import WarmUp
 from slo_bench.calibration import token_ratio
 from slo_bench.hosts import EngineFacts, RunningHost
+from slo_bench.scrape import Scraper
 from traffic.closed_loop import run_closed
 from traffic.errors import UsageError
-from traffic.probe import Progress, run_probe
+from traffic.probe import ProbeFacts, Progress, run_probe
 from traffic.prompts import TokenRatio
 from traffic.schedule import Draw, Schedule, Window, endless_requests, open_loop
+from traffic.server_facts import ServerSample
 from traffic.summary import summarise
 from traffic.workload import Workload
 
@@ -91,17 +95,36 @@ def resting_collector() -> Iterator[None]:
 class Bench:
     """A running engine, ready to be measured."""
 
-    def __init__(self, running: RunningHost, load: Load, text: TokenRatio | None) -> None:
+    def __init__(
+        self, running: RunningHost, load: Load, text: TokenRatio | None, scraper: Scraper | None = None
+    ) -> None:
         self.running = running
         self.load = load
         self.text = text
+        self.scraper = scraper
         self._attempts: dict[tuple[float, int], int] = {}
 
     @classmethod
-    async def prepare(cls, running: RunningHost, load: Load) -> Bench:
-        """Check that the load fits the engine and learn how long its prompts are."""
+    async def prepare(cls, running: RunningHost, load: Load, scraper: Scraper | None = None) -> Bench:
+        """Check that the load fits the engine and learn how long its prompts are. scraper: who watches the server."""
         check_fits(load, running.facts)
-        return cls(running, load, await token_ratio(running, load.seed))
+        return cls(running, load, await token_ratio(running, load.seed), scraper)
+
+    @property
+    def samples(self) -> tuple[ServerSample, ...]:
+        """What the server said of itself so far; call it between windows only, since reading pages takes time."""
+        return () if self.scraper is None else self.scraper.samples
+
+    def explain(self, verdict: ProbeVerdict) -> Cause | None:
+        """Why a window failed; None for one that passed."""
+        return None if verdict.limited_by is None else cause(verdict, self.samples, self.running.facts.limits)
+
+    def _judged(self, facts: ProbeFacts) -> ProbeVerdict:
+        """The verdict on a window, the server's own view of its latencies included."""
+        verdict = judge_probe(facts, self.load.slo, self.load.bounds)
+        reasons = [each.invalid_reason for each in side_by_side(facts, self.samples)]
+        told = tuple(reason for reason in reasons if reason is not None)
+        return replace(verdict, outcome=None, invalid_reasons=(*verdict.invalid_reasons, *told)) if told else verdict
 
     def schedule(self, rate_rps: float, repeat: int, duration_s: float, ramp_s: float) -> Schedule:
         """A schedule whose text has never been sent to this server start."""
@@ -154,7 +177,7 @@ class Bench:
                 observe=lambda progress: observe(progress, referee.over),
             )
         await self.running.wait_idle(IDLE_LIMIT_S)
-        return judge_probe(facts, self.load.slo, self.load.bounds)
+        return self._judged(facts)
 
     async def closed_loop(
         self,
@@ -188,7 +211,7 @@ class Bench:
                 observe=observe,
             )
         await self.running.wait_idle(IDLE_LIMIT_S)
-        return judge_probe(closed, load.slo, load.bounds)
+        return self._judged(closed)
 
     async def warm_up(self, rate_rps: float, block_s: float, most: int) -> WarmUp:
         """Replay one schedule with fresh text until two successive blocks agree on mean TPOT, at most `most` times.

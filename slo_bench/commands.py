@@ -15,10 +15,12 @@ from gates.verdict import ProbeVerdict
 from reports.rows import probe_row
 from reports.run_directory import RunDocument, SweepDocument, to_json
 from slo_bench.bench import Bench, Load
-from slo_bench.config import EngineOptions, ProbeOptions, SweepOptions
+from slo_bench.config import ProbeOptions, SweepOptions
+from slo_bench.engine_options import EngineOptions
 from slo_bench.engines import confirm, host_for
 from slo_bench.environment import command_line, environment
 from slo_bench.modes import mode_named
+from slo_bench.scrape import watching
 from slo_bench.store import RunStore, free_name, write_text
 from slo_bench.sweep import Sweeper, SweepPlan
 from slo_bench.view import SweepView, window_line
@@ -101,8 +103,8 @@ async def run_sweep(options: SweepOptions, plan: SweepPlan, store: RunStore, vie
             )
         )
 
-    async with host as running:
-        bench = await Bench.prepare(running, plan.load)
+    async with host as running, watching(running.look()) as scraper:
+        bench = await Bench.prepare(running, plan.load, scraper)
         write_run("running", None)
         store.engine(running.facts)
         status: Literal["done", "invalid", "failed", "interrupted"] = "failed"
@@ -121,6 +123,8 @@ async def run_sweep(options: SweepOptions, plan: SweepPlan, store: RunStore, vie
             raise
         finally:
             write_run(status, reason)
+            if scraper is not None:
+                store.metrics(scraper)
     return document
 
 
@@ -147,12 +151,22 @@ def answer(document: SweepDocument, store: RunStore) -> list[str]:
     if document.first_failed_rps is not None:
         limited += f" at {rate_text(document.first_failed_rps)} req/s"
     lines = [f"{first}  ({'; '.join(facts)})" if facts else first, limited]
+    lines += _why(document)
     if document.warm_up is not None and not document.warm_up.is_warm:
         lines.append("not warm: warm-up blocks did not agree within 3 %, the first windows may be too slow")
     if document.contradictions_rps:
         rates = ", ".join(rate_text(each) for each in document.contradictions_rps)
         lines.append(f"contradiction: {rates} req/s passed although a lower rate failed")
     return [*lines, f"files: {store.directory}"]
+
+
+def _why(document: SweepDocument) -> list[str]:
+    """The cause at the first failed rate, with its deciding evidence and the class of the mix that it hit most."""
+    rows = [row for row in document.causes if row.rate_rps == document.first_failed_rps and row.kind == document.cause]
+    if not rows:
+        return []
+    evidence = rows[0].evidence[:1] or [f"missing: {each}" for each in rows[0].missing[:1]]
+    return [f"cause: {': '.join([rows[0].kind, *evidence])}", *(f"hit most: {each}" for each in rows[0].classes[:1])]
 
 
 def _resolution(document: SweepDocument) -> str:
@@ -169,8 +183,9 @@ async def _one_window(options: ProbeOptions, load: Load, view: SweepView) -> Pro
     """Measure what `slo-bench probe` asks for; a server started for it logs beside the output, else nowhere lasting."""
     with tempfile.TemporaryDirectory(prefix="slo-bench-") as scratch:
         log_path = Path(scratch) / "engine.log" if options.output is None else options.output.with_suffix(".engine.log")
-        async with host_for(options, log_path=log_path, say=view.say) as running:
-            bench = await Bench.prepare(running, load)
+        host = host_for(options, log_path=log_path, say=view.say)
+        async with host as running, watching(running.look()) as scraper:
+            bench = await Bench.prepare(running, load, scraper)
             if options.request_rate is None:
                 return await bench.closed_loop(options.concurrency or 1, options.repeat, options.duration)
             return await bench.window(

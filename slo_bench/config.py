@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, JsonValue, SecretStr, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from gates.slo import DEFAULT_SLO, Metric, Objective, parse_objective
+from slo_bench.engine_options import ENGINE, EngineOptions, option
 from slo_bench.modes import Mode, mode_named
 from slo_bench.options import Options, StringList
 from slo_bench.search import SearchSettings
@@ -19,83 +19,7 @@ from traffic.workload import CHAT_MIX, Workload, fixed_lengths
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def option(default: Any, description: str, *, group: str, metavar: str | None = None, **bounds: Any) -> Any:
-    """A field with its help text and the group that it stands under."""
-    extra: dict[str, JsonValue] = {"group": group}
-    if metavar is not None:
-        extra["metavar"] = metavar
-    return Field(default, description=description, json_schema_extra=extra, **bounds)
-
-
-_ENGINE, _LOAD, _SLO, _SEARCH, _RUN = "engine", "load", "objectives", "search", "run"
-
-
-class EngineOptions(Options):
-    """Which engine, and how to reach or start it. There is no default engine."""
-
-    model: str | None = option(
-        None, "model to serve with vLLM, or with --base-url the served model's name", group=_ENGINE
-    )
-    base_url: str | None = option(None, "attach to a running OpenAI-compatible server", group=_ENGINE, metavar="URL")
-    engine: Literal["simulated", "attached", "vllm"] | None = option(
-        None, "simulated: no server at all; the others follow from --base-url and --model", group=_ENGINE
-    )
-    api_key: SecretStr | None = option(
-        None, "bearer key of the server (default: OPENAI_API_KEY); never stored", group=_ENGINE
-    )
-    header: StringList = option([], "further HTTP header, repeatable", group=_ENGINE, metavar="'NAME: VALUE'")
-    ca_file: Path | None = option(None, "certificate authorities to trust", group=_ENGINE, metavar="FILE")
-    extra_body: str | None = option(None, "JSON object merged into every request", group=_ENGINE, metavar="JSON")
-    vllm_python: Path | None = option(
-        None, "interpreter whose vLLM is started (default: this one)", group=_ENGINE, metavar="PATH"
-    )
-    vllm_arg: StringList = option(
-        [], "one argument for vllm serve, repeatable; easier: everything after --", group=_ENGINE, metavar="ARG"
-    )
-    ready_timeout: float = option(
-        1200.0, "seconds that a server may take to answer", group=_ENGINE, metavar="SECONDS", gt=0
-    )
-    simulated: StringList = option(
-        [], "a setting of the simulated engine, repeatable", group=_ENGINE, metavar="NAME=VALUE"
-    )
-
-    @field_validator("header")
-    @classmethod
-    def _headers(cls, headers: list[str]) -> list[str]:
-        for header in headers:
-            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:\s*[^\r\n]*", header):
-                raise ValueError(f"{header.partition(':')[0]!r} is not 'NAME: VALUE'")
-        return headers
-
-    @field_validator("extra_body")
-    @classmethod
-    def _json_object(cls, text: str | None) -> str | None:
-        try:
-            value = json.loads(text or "{}")
-        except json.JSONDecodeError as error:
-            raise ValueError(f"not JSON: {error}") from None
-        if not isinstance(value, dict):
-            raise ValueError("must be a JSON object")  # noqa: TRY004 - pydantic reports ValueError
-        return text
-
-    def engine_kind(self) -> Literal["simulated", "attached", "vllm"]:
-        """Which engine the options name. Raises UsageError for none or a contradiction."""
-        if self.engine == "simulated":
-            if self.base_url or self.model:
-                raise UsageError("--engine simulated takes neither --base-url nor --model")
-            return "simulated"
-        if self.base_url is not None:
-            if self.engine == "vllm":
-                raise UsageError("--engine vllm starts its own server; leave out --base-url, or --engine")
-            return "attached"
-        if self.engine == "attached":
-            raise UsageError("--engine attached needs --base-url URL")
-        if self.model is not None:
-            return "vllm"
-        raise UsageError(
-            "no engine: give --model M to start vLLM, --base-url URL for a running server, "
-            "or --engine simulated to try without one"
-        )
+_LOAD, _SLO, _SEARCH, _RUN = "load", "objectives", "search", "run"
 
 
 class LoadOptions(EngineOptions):
@@ -234,7 +158,7 @@ class SimulateOptions(Options):
     host: str = option("127.0.0.1", "address on which it listens", group=_RUN)
     seed: int = option(0, "of the engine's noise", group=_RUN, metavar="N", ge=0)
     simulated: StringList = option(
-        [], "a setting of the simulated engine, repeatable", group=_ENGINE, metavar="NAME=VALUE"
+        [], "a setting of the simulated engine, repeatable", group=ENGINE, metavar="NAME=VALUE"
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from slo_bench.config import EngineOptions
+from slo_bench.engine_options import EngineOptions
 from slo_bench.hosts import Host
 from traffic.errors import UsageError
 from traffic.step_model import EngineSettings
@@ -56,13 +56,35 @@ def host_for(options: EngineOptions, *, log_path: Path, say: Callable[[str], Non
             ca_file=options.ca_file,
             extra_body=json.loads(options.extra_body or "{}"),
             start=start,
+            metrics_urls=options.metrics_url,
         )
-    from slo_bench.hosts.vllm import VllmHost  # noqa: PLC0415
+    return _vllm(options, log_path=log_path, say=say, start=start)
 
-    return VllmHost(
+
+def _vllm(options: EngineOptions, *, log_path: Path, say: Callable[[str], None], start: int) -> Host:
+    from slo_bench.hosts.gpu_memory import GpuGuard, read_gpus  # noqa: PLC0415
+    from slo_bench.hosts.launch import Way, find_image, template  # noqa: PLC0415
+    from slo_bench.hosts.levers import Levers, engine_arguments  # noqa: PLC0415
+    from slo_bench.hosts.proven import Expected, ProvenHost  # noqa: PLC0415
+
+    levers = Levers(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Levers)})
+    way: Way | None = None
+    if options.server_command is not None:
+        way = template(options.server_command)
+    elif options.vllm_image is not None:
+        way = find_image(options.vllm_image, os.environ, uses_gpu=read_gpus() is not None)
+    expected: Expected = None
+    if options.expect_moe_config is not None:
+        expected = "default" if options.expect_moe_config == "default" else Path(options.expect_moe_config)
+    return ProvenHost(
         options.model or "",
-        engine_args=options.vllm_arg,
+        expected=expected,
+        engine_args=engine_arguments(levers, options.vllm_arg),
+        way=way,
         python=options.vllm_python,
+        port=options.port,
+        tuned_dir=options.tuned_moe_dir,
+        gpus=GpuGuard(min_driver=options.min_driver, count=levers.gpus),
         log_path=log_path,
         start=start,
         ready_timeout_s=options.ready_timeout,

@@ -55,7 +55,7 @@ def gpus() -> list[dict[str, str]] | None:
     ]
 
 
-_SECRET = ("--api-key", "--header")
+_SECRET = ("--api-key", "--header", "--hf-token")
 
 
 def command_line() -> list[str]:

@@ -10,6 +10,7 @@ from reports.run_directory import ExperimentDocument, RunDocument, SweepDocument
 from slo_bench.bench import Bench
 from slo_bench.environment import environment
 from slo_bench.hosts import Host
+from slo_bench.scrape import watching
 from slo_bench.store import RunStore, write_text
 from slo_bench.sweep import Sweeper, SweepPlan, View
 from traffic.clock import running_clock
@@ -81,14 +82,16 @@ async def _run_arm(
     store = RunStore(directory / "arms" / arm.label)
     plan = replace(experiment.plan, label=arm.label)
     started_utc = running_clock().utc().isoformat()
-    async with arm.host(start) as running:
-        bench = await Bench.prepare(running, plan.load)
+    async with arm.host(start) as running, watching(running.look()) as scraper:
+        bench = await Bench.prepare(running, plan.load, scraper)
         store.engine(running.facts)
         sweeper = Sweeper(bench, plan, store, view)
         document = await sweeper.run()
         rate_rps = document.capacity_rps if anchor_rps is None else anchor_rps
         if rate_rps is not None:
             document = await sweeper.anchor(rate_rps)
+        if scraper is not None:
+            store.metrics(scraper)
         store.run(
             RunDocument(
                 schema_version=1,

@@ -80,6 +80,10 @@ def parser(model: type[Options], prog: str, description: str) -> argparse.Argume
 def _add(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
     kind = _plain(field.annotation)
     text = (field.description or "").replace("%", "%%")
+    if kind is bool and field.default is None:
+        both = argparse.BooleanOptionalAction
+        group.add_argument(flag(name), dest=name, action=both, default=argparse.SUPPRESS, help=text)
+        return
     if kind is bool:
         group.add_argument(flag(name), dest=name, action="store_true", default=argparse.SUPPRESS, help=text)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from traffic.server_facts import Histogram, ServerSample
 from traffic.step_model import StepModel, StepOutcome
 
 # The edges are those of vLLM 0.24 to 0.32, so that a reader of histograms meets the same resolution.
@@ -52,6 +54,11 @@ class _Tally:
             buckets.append((floatToGoString(edge), total))  # type: ignore[no-untyped-call]
         family.add_metric(list(labels.values()), buckets, self._sum)
         return family
+
+    def histogram(self) -> Histogram:
+        """As a sample holds it."""
+        counts = tuple(accumulate(self._counts))
+        return Histogram(tuple(self._edges), counts[:-1], self._sum, counts[-1])
 
 
 class ServerMetrics(Collector):
@@ -120,6 +127,28 @@ class ServerMetrics(Collector):
         info = GaugeMetricFamily("vllm:cache_config_info", "The KV cache.", labels=[*self._labels, *cache])
         info.add_metric([*self._labels.values(), *cache.values()], 1)
         yield info
+
+    def sample(self, *, moment_s: float, utc_s: float) -> ServerSample:
+        """The same state as `collect` shows, without text or families: thousands are taken under virtual time."""
+        model = self._model
+        return ServerSample(
+            moment_s=moment_s,
+            utc_s=utc_s,
+            engines=1,
+            running=model.running,
+            running_max=model.running,
+            waiting=model.waiting,
+            waiting_max=model.waiting,
+            kv_use_share=model.kv_tokens / model.settings.kv_cache_tokens,
+            preemptions_total=model.preemptions_total,
+            prompt_tokens_total=model.prompt_tokens_total,
+            cached_tokens_total=0,
+            generation_tokens_total=model.generation_tokens_total,
+            step_tokens=self._step_tokens.histogram(),
+            ttft_s=self._ttft.histogram(),
+            tpot_s=self._tpot.histogram(),
+            token_gap_s=self._itl.histogram(),
+        )
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))

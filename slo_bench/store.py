@@ -8,9 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from gates.capacity import rate_text
+from reports.metrics import write_metrics
 from reports.requests import write_requests
 from reports.run_directory import Document, EngineDocument, RunDocument, SweepDocument, to_json
 from slo_bench.hosts import EngineFacts
+from slo_bench.scrape import Scraper
 from traffic.errors import UsageError
 from traffic.probe import ProbeFacts
 
@@ -94,6 +96,11 @@ class RunStore:
                 details=dict(facts.details),
             ),
         )
+
+    def metrics(self, scraper: Scraper) -> None:
+        """metrics.parquet: what the server said of itself, each second."""
+        samples, gaps = scraper.samples, scraper.gaps
+        write_whole(self.directory / "metrics.parquet", lambda path: write_metrics(path, samples, gaps))
 
     def requests(self, facts: ProbeFacts) -> str:
         """The rows of one probe; returns the file's name relative to the directory."""

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from gates.capacity import Capacity, CapacityVerdict, Observation, conclude
 from gates.verdict import ProbeVerdict
-from reports.rows import probe_row, sweep_document
-from reports.run_directory import ProbeRow, SweepDocument, WarmUp
+from reports.rows import cause_row, probe_row, sweep_document
+from reports.run_directory import CauseRow, ProbeRow, SweepDocument, WarmUp
 from slo_bench.bench import IDLE_LIMIT_S, Bench, Load
 from slo_bench.modes import Mode
 from slo_bench.search import Measure, SearchSettings, longest_search, next_step, possible_searches
@@ -94,6 +94,7 @@ class Sweeper:
         self.view = view
         self.seen: list[Observation] = []
         self.rows: list[ProbeRow] = []
+        self.causes: list[CauseRow] = []
         self.warm: WarmUp | None = None
         self.warmed_rps = 0.0
 
@@ -159,6 +160,8 @@ class Sweeper:
             self.rows.append(row)
             self.view.measured(verdict, row)
             if verdict.is_valid:
+                if (why := self.bench.explain(verdict)) is not None:
+                    self.causes.append(cause_row(why, verdict.facts.window))
                 return verdict
             self._write(self._verdict())
         assert verdict is not None  # noqa: S101 - TRIES is positive
@@ -180,6 +183,7 @@ class Sweeper:
             capacity=conclude(self.seen, verdict),
             warm_up=self.warm,
             probes=self.rows,
+            causes=self.causes,
         )
         self.store.sweep(document)
         return document

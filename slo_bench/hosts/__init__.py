@@ -13,8 +13,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from gates.cause import UNKNOWN_LIMITS, ServerLimits
 from traffic.engine import Engine
 from traffic.records import Message
+from traffic.server_facts import Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +24,9 @@ class EngineFacts:
     """What is known of an engine once it answers.
 
     max_model_len: context limit in tokens, None where the server does not say. takes_forced_length: the server honours
-    min_tokens and ignore_eos. start: how many servers this run started before this one; prompts depend on it.
-    details: further facts for engine.json (version, command, times to ready, simulated settings).
+    min_tokens and ignore_eos. limits: what the engine may do at once, where it is known. start: how many servers this
+    run started before this one; prompts depend on it. details: further facts for engine.json (version, command, times
+    to ready, simulated settings).
     """
 
     kind: Literal["simulated", "attached", "vllm"]
@@ -32,6 +35,7 @@ class EngineFacts:
     version: str | None
     takes_forced_length: bool = True
     start: int = 0
+    limits: ServerLimits = UNKNOWN_LIMITS
     details: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -64,6 +68,10 @@ class RunningHost(Protocol):
 
     def check(self) -> None:
         """Raise EngineError, with the cause, when the engine is known to be dead."""
+        ...
+
+    def look(self) -> Look | None:
+        """How to look at the server's own counts; None where it shows none."""
         ...
 
     async def wait_idle(self, limit_s: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,10 +14,12 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from slo_bench.hosts import EngineFacts
+from slo_bench.scrape import pages
 from traffic.endpoint import Endpoint, HttpEngine, ModelCard
 from traffic.errors import EngineError, UsageError
 from traffic.http_client import Bounds, BuildClient, build_client
 from traffic.records import End, Flight, Message, Request
+from traffic.server_facts import Look
 from traffic.sse import NOT_STREAMED
 
 _FIRST = Request(
@@ -41,8 +44,9 @@ class AttachedHost:
     """A host for a running OpenAI-compatible server; it starts and stops nothing.
 
     base_url: with or without /v1. model: None takes the only one that the server lists. extra_body: merged into every
-    request. settle_s: how long a server without vLLM's gauges is left alone before it counts as idle. poll_s: between
-    two looks at the gauges. first_answer_s: bound of the first real request. start: see `EngineFacts`.
+    request. metrics_urls: where the counts of each replica are, the server itself where none is given. settle_s: how
+    long a server without vLLM's gauges is left alone before it counts as idle. poll_s: between two looks at the gauges.
+    first_answer_s: bound of the first real request. start: see `EngineFacts`.
 
     Entering raises EngineError for a server that cannot be reached, breaks, or does not stream; UsageError for a wrong
     key or a model that it does not have.
@@ -62,11 +66,19 @@ class AttachedHost:
         poll_s: float = 0.25,
         first_answer_s: float = 120.0,
         start: int = 0,
+        metrics_urls: Sequence[str] = (),
         client: BuildClient = build_client,
     ) -> None:
         self._endpoint = Endpoint(
             base_url, api_key=api_key, headers=headers, ca_file=ca_file, bounds=bounds, client=client
         )
+        # Connections of their own: a look must not take one from the load. The key goes to nobody but the server.
+        self._watched = [
+            Endpoint(url.removesuffix("/").removesuffix("/metrics"), ca_file=ca_file, bounds=bounds, client=client)
+            for url in metrics_urls
+        ] or [Endpoint(base_url, api_key=api_key, headers=headers, ca_file=ca_file, bounds=bounds, client=client)]
+        self._stack = AsyncExitStack()
+        self._shows_counts = False
         self._wanted = model
         self._extra_body = extra_body
         self._settle_s = settle_s
@@ -81,8 +93,8 @@ class AttachedHost:
         return f"AttachedHost({self._endpoint.url!r})"
 
     async def __aenter__(self) -> Self:
-        await self._endpoint.__aenter__()
-        try:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._endpoint)
             card = await self._find_model()
             self._engine, takes_forced_length = await self._get_answered(card.name)
             self._facts = EngineFacts(
@@ -94,15 +106,16 @@ class AttachedHost:
                 start=self._start,
                 details={"url": self._endpoint.url},
             )
-        except BaseException as error:
-            await self._endpoint.__aexit__(type(error), error, error.__traceback__)
-            raise
+            for endpoint in self._watched:
+                await stack.enter_async_context(endpoint)
+            self._shows_counts = all([await _has_counts(endpoint) for endpoint in self._watched])
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._endpoint.__aexit__(kind, error, trace)
+        await self._stack.__aexit__(kind, error, trace)
 
     @property
     def engine(self) -> HttpEngine:
@@ -138,6 +151,10 @@ class AttachedHost:
 
     def check(self) -> None:
         """Nothing is known of a server that is not ours, beyond how its requests end."""
+
+    def look(self) -> Look | None:
+        """The pages of /metrics, of all replicas at once; None where one shows no counts of vLLM."""
+        return pages([endpoint.metrics for endpoint in self._watched]) if self._shows_counts else None
 
     async def wait_idle(self, limit_s: float) -> None:
         """Return when vLLM's gauges are zero twice in a row, or after settle_s where there are none.
@@ -247,6 +264,14 @@ class AttachedHost:
             return await self._endpoint.version()
         except (EngineError, UsageError):
             return None
+
+
+async def _has_counts(endpoint: Endpoint) -> bool:
+    try:
+        text = await endpoint.metrics()
+    except EngineError:
+        return False
+    return text is not None and requests_in_server(text) is not None
 
 
 def _came_at_once(flight: Flight) -> bool:

@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 
+from gates.cause import ServerLimits
 from slo_bench.hosts import EngineFacts, RunningHost
+from slo_bench.scrape import simulated_look
+from slo_bench.simulate_metrics import ServerMetrics
 from traffic.errors import EngineError
 from traffic.records import End, Flight, Message, Request
+from traffic.server_facts import Look
 from traffic.simulated import SimulatedEngine
 from traffic.step_model import EngineSettings, StepModel
 
@@ -20,15 +24,18 @@ MODEL_ID = "simulated-moe"
 class RunningSimulation:
     """A simulated engine that answers; see `slo_bench.hosts.RunningHost`."""
 
-    def __init__(self, engine: SimulatedEngine, start: int) -> None:
+    def __init__(self, engine: SimulatedEngine, metrics: ServerMetrics, start: int) -> None:
         self._engine = engine
+        self._metrics = metrics
+        settings = engine.model.settings
         self._facts = EngineFacts(
             kind="simulated",
             model=MODEL_ID,
-            max_model_len=engine.model.settings.max_model_len,
+            max_model_len=settings.max_model_len,
             version=None,
             start=start,
-            details=dataclasses.asdict(engine.model.settings),
+            limits=ServerLimits(settings.max_num_seqs, settings.max_num_batched_tokens),
+            details=dataclasses.asdict(settings),
         )
 
     @property
@@ -52,6 +59,10 @@ class RunningSimulation:
 
     def check(self) -> None:
         """It cannot die on its own."""
+
+    def look(self) -> Look:
+        """Its counts as they stand."""
+        return simulated_look(self._metrics)
 
     async def wait_idle(self, limit_s: float) -> None:
         """Return when nothing is queued or running; EngineError after limit_s."""
@@ -85,14 +96,15 @@ class SimulatedHost:
         """Start it and have one request answered."""
         model = StepModel(self._settings, self._seed, self._start, origin_s=self._drift_origin_s)
         async with AsyncExitStack() as stack:
-            engine = await stack.enter_async_context(SimulatedEngine(model))
+            metrics = ServerMetrics(model, MODEL_ID)
+            engine = await stack.enter_async_context(SimulatedEngine(model, metrics.step))
             flight = Flight()
             await engine.generate(Request(index=0, due_s=0.0, kind="ready", input_tokens=1, output_tokens=1), flight)
             if flight.end is not End.FINISHED:
                 raise EngineError(f"the simulated engine did not answer its first request: {flight.error}")
             await engine.wait_idle()
             self._stack = stack.pop_all()
-        return RunningSimulation(engine, self._start)
+        return RunningSimulation(engine, metrics, self._start)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

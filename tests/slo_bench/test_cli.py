@@ -101,13 +101,15 @@ def test_a_sweep_ends_with_capacity_repeats_resolution_limit_and_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "--engine", "simulated", "--label", "x", *QUICK]) == 0
-    last = capsys.readouterr().err.strip().splitlines()[-3:]
+    last = capsys.readouterr().err.strip().splitlines()[-5:]
     assert all(line.startswith("[SIMULATED] ") for line in last)
     assert "capacity: " in last[0]
     assert " of 2; " in last[0]
     assert "resolution" in last[0]
     assert "limited by tpot" in last[1]
-    assert last[2].endswith("files: runs/x")
+    assert "cause: " in last[2]
+    assert "of the misses" in last[3]
+    assert last[4].endswith("files: runs/x")
     document = read_document(tmp_path / "runs" / "x" / "sweep.json", SweepDocument)
     assert document.capacity_rps is not None
 

@@ -104,3 +104,19 @@ def test_headers_and_extra_body_are_checked() -> None:
         LoadOptions(extra_body="{")
     with pytest.raises(ValidationError, match="JSON object"):
         LoadOptions(extra_body="[1]")
+
+
+@pytest.mark.parametrize(
+    "given", [{"max_num_seqs": 4}, {"enable_prefix_caching": False}, {"vllm_image": "i"}, {"vllm_arg": ["--x"]}]
+)
+def test_what_only_a_server_of_ours_can_take_is_refused_elsewhere(given: dict[str, object]) -> None:
+    for engine in ({"engine": "simulated"}, {"base_url": "http://127.0.0.1:1"}):
+        with pytest.raises(UsageError, match="would change nothing"):
+            LoadOptions(**engine, **given).engine_kind()  # type: ignore[arg-type]
+    assert LoadOptions(model="m", **given).engine_kind() == "vllm"  # type: ignore[arg-type]
+
+
+def test_there_is_one_way_to_start_a_server() -> None:
+    with pytest.raises(UsageError, match="one of --vllm-image, --server-command"):
+        LoadOptions(model="m", vllm_image="i", server_command="serve {model} {port}").engine_kind()
+    assert LoadOptions(server_command="serve {model} {port}").engine_kind() == "vllm"

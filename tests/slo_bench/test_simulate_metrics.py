@@ -2,17 +2,21 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slo_bench.simulate_metrics import ServerMetrics
+from traffic.records import Flight, Request
+from traffic.server_facts import sample
+from traffic.simulated import SimulatedEngine
 from traffic.step_model import EngineSettings, StepModel
+from traffic.virtual_time import run_virtual
 
 
 def samples(metrics: ServerMetrics) -> dict[str, float]:
     """Samples by name, with what tells them apart besides the model's name."""
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(metrics.exposition().decode()):
-        for sample in family.samples:
-            extra = [value for key, value in sample.labels.items() if key in ("le", "finished_reason")]
-            assert sample.labels["model_name"] == "m"
-            found[" ".join([sample.name, *extra])] = sample.value
+        for each in family.samples:
+            extra = [value for key, value in each.labels.items() if key in ("le", "finished_reason")]
+            assert each.labels["model_name"] == "m"
+            found[" ".join([each.name, *extra])] = each.value
     return found
 
 
@@ -60,3 +64,16 @@ def test_a_value_on_an_edge_belongs_to_its_bucket() -> None:
     assert seen["vllm:time_to_first_token_seconds_bucket 0.25"] == 0
     assert seen["vllm:time_to_first_token_seconds_bucket 0.5"] == 1
     assert seen["vllm:time_to_first_token_seconds_bucket +Inf"] == 1
+
+
+def test_a_sample_is_what_a_scrape_of_the_same_moment_reads() -> None:
+    async def main() -> None:
+        model = StepModel(EngineSettings(), 0)
+        metrics = ServerMetrics(model, "simulated-moe")
+        async with SimulatedEngine(model, metrics.step) as engine:
+            for index in range(5):
+                await engine.generate(Request(index, 0.0, "x", 100 * index + 1, 7), Flight())
+        given = metrics.sample(moment_s=1.0, utc_s=2.0)
+        assert given == sample(metrics.exposition().decode(), moment_s=1.0, utc_s=2.0)
+
+    run_virtual(main())

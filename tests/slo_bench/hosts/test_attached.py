@@ -143,7 +143,7 @@ class TestFirstAnswer:
             assert not host.facts.takes_forced_length
 
         server = entered({CHAT: picky(field, status=status)}, use)
-        last = server.received[-2].json if server.received[-1].path != CHAT else server.received[-1].json
+        last = [received for received in server.received if received.path == CHAT][-1].json
         assert not {"min_tokens", "ignore_eos"} & last.keys()
 
     def test_a_server_that_names_continuous_usage_is_asked_without_it(self) -> None:
@@ -283,3 +283,12 @@ def test_a_host_is_used_after_it_was_entered() -> None:
     for name in ("engine", "facts"):
         with pytest.raises(RuntimeError, match="enter the host"):
             getattr(host, name)
+
+
+def test_a_server_with_vllms_counts_can_be_looked_at_and_one_without_cannot() -> None:
+    async def use(_: FakeServer, host: AttachedHost) -> None:
+        assert (host.look() is not None) is shows
+
+    for shows in (True, False):
+        pages = {"/metrics": gauges(0, 0)} if shows else {}
+        entered(pages, use)
