@@ -33,6 +33,8 @@ _FIRST = Request(
 )
 _LENGTH_FIELDS = frozenset(("min_tokens", "ignore_eos"))
 _USAGE_FIELD = "continuous_usage_stats"
+_RETRIES = 4
+"""A busy machine of ours can read several tokens at once, again and again; a proxy that collects them always does."""
 _INVALID = ("HTTP 400", "HTTP 422")
 _CALLERS_FAULT = ("HTTP 401", "HTTP 403", "HTTP 404")
 _NAMES_SHOWN = 10
@@ -213,7 +215,7 @@ class AttachedHost:
         A field that the server names in a 400 or 422 is left out from then on.
         """
         refused: set[str] = set()
-        retries = 1
+        retries = _RETRIES
         while True:
             forces_length = not refused & _LENGTH_FIELDS
             engine = HttpEngine(
