@@ -21,6 +21,8 @@ from slo_bench.hosts.watchdog import process
 from traffic.errors import EngineError, UsageError
 from traffic.http_client import Bounds
 
+pytestmark = pytest.mark.process
+
 BOUNDS = Bounds(connect_s=2.0, stall_s=2.0, total_s=5.0, call_s=2.0)
 TESTS = Path(__file__).parents[2]
 

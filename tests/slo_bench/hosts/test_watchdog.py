@@ -18,6 +18,8 @@ import pytest
 from slo_bench.hosts.vllm_process import ServerProcess
 from slo_bench.hosts.watchdog import TOKEN_NAME, Container, Member, Watchdog, owned, process, processes, send
 
+pytestmark = pytest.mark.process
+
 CHECKOUT = Path(__file__).parents[3]
 PYTHON = [sys.executable, "-S", "-c"]
 
