@@ -121,7 +121,9 @@ def during(facts: ProbeFacts, samples: Sequence[ServerSample]) -> list[tuple[flo
 
 def whole_change(looks: Sequence[tuple[float, ServerSample]]) -> Change | None:
     """What the server did from the first look to the last; None without two looks, or when it began anew between."""
-    if len(looks) < 2 or any(difference(a, b).has_restarted for (_, a), (_, b) in pairwise(looks)):  # noqa: PLR2004
+    if len(looks) < 2:  # noqa: PLR2004 - a difference needs two
+        return None
+    if any(difference(a, b).has_restarted for (_, a), (_, b) in pairwise(looks)):
         return None
     return difference(looks[0][1], looks[-1][1])
 

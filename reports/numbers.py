@@ -34,7 +34,7 @@ def seconds(value_s: float | None, *, unit: bool = True) -> str:
     if value_s is None or not math.isfinite(value_s):
         return NOT_MEASURED
     size = abs(value_s)
-    decimals = 0 if value_s == round(value_s) else 2 if size < 10 else 1 if size < 100 else 0  # noqa: PLR2004
+    decimals = 0 if value_s == round(value_s) else 2 if size < 10 else 1 if size < 100 else 0  # noqa: PLR2004 - digits
     return _with_unit(_plain(f"{value_s:,.{decimals}f}"), "s", unit=unit)
 
 
@@ -47,7 +47,7 @@ def tokens_per_s(value: float | None, *, unit: bool = True) -> str:
     """Output tokens per second: 2,345 tokens/s."""
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
-    return _with_unit(_plain(f"{value:,.{0 if abs(value) >= 100 else 1}f}"), "tokens/s", unit=unit)  # noqa: PLR2004
+    return _with_unit(_plain(f"{value:,.{0 if abs(value) >= 100 else 1}f}"), "tokens/s", unit=unit)  # noqa: PLR2004 - digits
 
 
 def count(value: float | None) -> str:

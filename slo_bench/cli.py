@@ -31,29 +31,29 @@ class Command:
 
 
 def _sweep() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
-    from slo_bench.commands import sweep  # noqa: PLC0415
-    from slo_bench.config import SweepOptions  # noqa: PLC0415
+    from slo_bench.commands import sweep
+    from slo_bench.config import SweepOptions
 
     return SweepOptions, sweep
 
 
 def _probe() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
-    from slo_bench.commands import probe  # noqa: PLC0415
-    from slo_bench.config import ProbeOptions  # noqa: PLC0415
+    from slo_bench.commands import probe
+    from slo_bench.config import ProbeOptions
 
     return ProbeOptions, probe
 
 
 def _simulate() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
-    from slo_bench.config import SimulateOptions  # noqa: PLC0415
-    from slo_bench.simulate import simulate  # noqa: PLC0415
+    from slo_bench.config import SimulateOptions
+    from slo_bench.simulate import simulate
 
     return SimulateOptions, simulate
 
 
 def _demo() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
-    from slo_bench.config import DemoOptions  # noqa: PLC0415
-    from slo_bench.demo import demo  # noqa: PLC0415
+    from slo_bench.config import DemoOptions
+    from slo_bench.demo import demo
 
     return DemoOptions, demo
 
@@ -130,7 +130,7 @@ def is_virtual(name: str, options: Options) -> bool:
 
 def _real_loop() -> asyncio.AbstractEventLoop:
     try:
-        import uvloop  # noqa: PLC0415 - not on every platform
+        import uvloop
     except ImportError:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()

@@ -41,12 +41,12 @@ def host_for(options: EngineOptions, *, log_path: Path, say: Callable[[str], Non
     kind = options.engine_kind()
     if kind == "simulated":
         # Imported here, as below: the other engines' libraries stay out of a run that does not use them.
-        from slo_bench.hosts.simulated import SimulatedHost  # noqa: PLC0415
+        from slo_bench.hosts.simulated import SimulatedHost
 
         seed = int(getattr(options, "seed", 0))
         return SimulatedHost(simulated_settings(options.simulated), seed=seed, start=start)
     if kind == "attached":
-        from slo_bench.hosts.attached import AttachedHost  # noqa: PLC0415
+        from slo_bench.hosts.attached import AttachedHost
 
         return AttachedHost(
             options.base_url or "",
@@ -62,10 +62,10 @@ def host_for(options: EngineOptions, *, log_path: Path, say: Callable[[str], Non
 
 
 def _vllm(options: EngineOptions, *, log_path: Path, say: Callable[[str], None], start: int) -> Host:
-    from slo_bench.hosts.gpu_memory import GpuGuard, read_gpus  # noqa: PLC0415
-    from slo_bench.hosts.launch import Way, find_image, template  # noqa: PLC0415
-    from slo_bench.hosts.levers import Levers, engine_arguments  # noqa: PLC0415
-    from slo_bench.hosts.proven import Expected, ProvenHost  # noqa: PLC0415
+    from slo_bench.hosts.gpu_memory import GpuGuard, read_gpus
+    from slo_bench.hosts.launch import Way, find_image, template
+    from slo_bench.hosts.levers import Levers, engine_arguments
+    from slo_bench.hosts.proven import Expected, ProvenHost
 
     levers = Levers(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Levers)})
     way: Way | None = None
@@ -95,7 +95,7 @@ def _vllm(options: EngineOptions, *, log_path: Path, say: Callable[[str], None],
 
 def confirm(options: EngineOptions, *, is_agreed: bool) -> None:
     """Ask once before loading a host that is not this one. Raises UsageError for a no, or where nobody can answer."""
-    from slo_bench.hosts.attached import is_loopback  # noqa: PLC0415
+    from slo_bench.hosts.attached import is_loopback
 
     if options.base_url is None or is_agreed or is_loopback(options.base_url):
         return

@@ -78,7 +78,7 @@ def next_step(settings: SearchSettings, seen: Sequence[Observation]) -> Measure 
     if low is None and high is not None:
         return _shrink(settings, high, tallies, seen)
     assert low is not None  # noqa: S101 - for the type checker: both ends exist here
-    assert high is not None  # noqa: S101
+    assert high is not None  # noqa: S101 - as above
     middle = round_rate(math.sqrt(low.rate_rps * high.rate_rps))
     is_wide = high.rate_rps / low.rate_rps - 1 > settings.resolution_share
     if is_wide and low.rate_rps < middle < high.rate_rps:
