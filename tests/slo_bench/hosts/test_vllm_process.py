@@ -28,8 +28,8 @@ print("up", flush=True)
 time.sleep(60)
 """
 POLITE = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (print("bye", flush=True), sys.exit(0)))
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"bye\\n"), os._exit(0)))
 print("up", flush=True)
 time.sleep(60)
 """
