@@ -37,7 +37,10 @@ class LimitedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeVerdict:
-    """Facts, and what they mean. outcome is None for an invalid probe: it is never a result."""
+    """Facts, and what they mean. outcome is None for an invalid probe: it is never a result.
+
+    flags: what a reader should know of the window, though it decides nothing.
+    """
 
     facts: ProbeFacts
     summary: Summary
@@ -47,6 +50,7 @@ class ProbeVerdict:
     limited_by: LimitedBy | None
     misses: int
     goodput_rps: float | None
+    flags: tuple[str, ...] = ()
 
     @property
     def is_valid(self) -> bool:

@@ -40,6 +40,7 @@ def probe_row(
         is_proven=None,
         is_valid=verdict.is_valid,
         invalid_reasons=list(verdict.invalid_reasons),
+        flags=list(verdict.flags),
         limited_by=verdict.limited_by,
         stop=facts.stop,
         n=summary.n,

@@ -53,8 +53,9 @@ class ObjectiveRow(Document):
 class ProbeRow(Document):
     """One window. Units as in the names; definitions in docs/method.md.
 
-    outcome is null for an invalid probe. is_proven is null where it was not tried. concurrency is set, and rate_rps
-    null, for a closed loop. requests_file is relative to the run directory.
+    outcome is null for an invalid probe. flags: what a reader should know of the window, though it decides nothing.
+    is_proven is null where it was not tried. concurrency is set, and rate_rps null, for a closed loop. requests_file is
+    relative to the run directory.
     """
 
     rate_rps: float | None
@@ -65,6 +66,7 @@ class ProbeRow(Document):
     is_proven: bool | None
     is_valid: bool
     invalid_reasons: list[str]
+    flags: list[str] = []
     limited_by: LimitedBy | None
     stop: Stop
     n: int

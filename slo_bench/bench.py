@@ -121,10 +121,17 @@ class Bench:
 
     def _judged(self, facts: ProbeFacts) -> ProbeVerdict:
         """The verdict on a window, the server's own view of its latencies included."""
-        verdict = judge_probe(facts, self.load.slo, self.load.bounds)
+        verdict = replace(judge_probe(facts, self.load.slo, self.load.bounds), flags=self._engine_flags())
         reasons = [each.invalid_reason for each in side_by_side(facts, self.samples)]
         told = tuple(reason for reason in reasons if reason is not None)
         return replace(verdict, outcome=None, invalid_reasons=(*verdict.invalid_reasons, *told)) if told else verdict
+
+    def _engine_flags(self) -> tuple[str, ...]:
+        """What the engine told of one-off work since the window began: its latencies hold it, and steady load has none.
+
+        A server that was warmed with this very mix still meets new shapes at higher rates; so it is said, not judged.
+        """
+        return tuple(f"the engine's log: {each}" for each in self.running.compilations() or ())
 
     def schedule(self, rate_rps: float, repeat: int, duration_s: float, ramp_s: float) -> Schedule:
         """A schedule whose text has never been sent to this server start."""
@@ -168,6 +175,7 @@ class Bench:
         """Measure one window and leave the server idle. Raises EngineError when the engine dies or does not rest."""
         schedule = self.schedule(rate_rps, repeat, duration_s, self.load.ramp_s)
         referee = SloReferee(self.load.slo, schedule)
+        self.running.compilations()  # what came before belongs to no window
         with resting_collector():
             facts = await run_probe(
                 self.running.engine,
@@ -202,6 +210,7 @@ class Bench:
             concurrency=concurrency,
         )
         draw = replace(self._draw(repeat), attempt=self._attempt((CLOSED_LOOP, repeat)))
+        self.running.compilations()
         with resting_collector():
             closed = await run_closed(
                 self.running.engine,

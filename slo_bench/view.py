@@ -117,4 +117,5 @@ def window_line(verdict: ProbeVerdict, row: ProbeRow) -> str:
     if row.saved_s:
         parts.append(f"ended {row.saved_s:.0f} s early: {row.stop}")
     parts += [f"invalid: {reason}" for reason in row.invalid_reasons]
+    parts += [f"flag: {each}" for each in row.flags]
     return "  ".join(parts)

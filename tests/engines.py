@@ -136,6 +136,11 @@ class ScriptedHost:
     idle_after_s: float = 0.0
     death: Exception | None = None
     waits: list[float] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    def compilations(self) -> tuple[str, ...]:
+        new, self.told = tuple(self.told), []
+        return new
 
     async def count_tokens(self, messages: Sequence[Message]) -> int | None:
         return self.count(messages)

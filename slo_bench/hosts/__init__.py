@@ -74,6 +74,10 @@ class RunningHost(Protocol):
         """How to look at the server's own counts; None where it shows none."""
         ...
 
+    def compilations(self) -> tuple[str, ...] | None:
+        """What the engine told of compiling, autotuning and capturing graphs since the last call; None if it cannot."""
+        ...
+
     async def wait_idle(self, limit_s: float) -> None:
         """Return when nothing is queued or running; EngineError after limit_s."""
         ...

@@ -158,6 +158,9 @@ class AttachedHost:
         """The pages of /metrics, of all replicas at once; None where one shows no counts of vLLM."""
         return pages([endpoint.metrics for endpoint in self._watched]) if self._shows_counts else None
 
+    def compilations(self) -> None:
+        """None: its log is not ours to read."""
+
     async def wait_idle(self, limit_s: float) -> None:
         """Return when vLLM's gauges are zero twice in a row, or after settle_s where there are none.
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +54,13 @@ class BlockRefinement:
 
 
 @dataclass(frozen=True, slots=True)
-class Compilation:
-    """A compilation, autotuning or graph capture that the log shows after the server was ready.
-
-    Most of these lines are written when the work is done. not_before, not_after: local log times, "12-01 21:56:17",
-    equal for a line with a time of its own, else those of the timed lines around it; None where there is none.
-    """
-
-    text: str
-    process: str
-    not_before: str | None
-    not_after: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class LogFacts:
     """What the log says; None, or empty for a collection, is what it does not say.
 
     Seconds and GiB are the largest single value of any process: the slowest worker decides when a server is ready.
     kv_cache_gib (per device), kv_cache_tokens and max_concurrency (requests of full length) are the smallest of any
     engine. max_num_seqs is logged only where it was given. capture_sizes: batch sizes of CUDA graphs in tokens, empty
-    when none are captured. warnings: distinct, without process ids and times. compilations: None while not is_ready.
+    when none are captured. warnings: distinct, without process ids and times.
     """
 
     version: str | None
@@ -100,7 +85,6 @@ class LogFacts:
     capture_sizes: tuple[int, ...] | None
     warnings: tuple[str, ...]
     is_ready: bool
-    compilations: tuple[Compilation, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +149,6 @@ def log_facts(text: str) -> LogFacts:
     own = [line for line in lines if not line.continues]
     # What was asked for, and after it what the engine made of that: the last value of a setting is the one in force.
     settings = "\n".join(line.text for line in own if _SETTINGS.match(line.text))
-    ready = next((n for n, line in enumerate(lines) if not line.source and line.text.endswith(_READY)), None)
     chunked = _numbers(own, _CHUNKED)
     scheduling = [match[1] is not None for match in _matches(own, _ASYNC)]
     sizes = _CAPTURE_SIZES.findall(settings)
@@ -195,40 +178,17 @@ def log_facts(text: str) -> LogFacts:
         async_scheduling=scheduling[-1] if scheduling else _flag(settings, "async_scheduling"),
         capture_sizes=tuple(map(int, re.findall(r"\d{1,18}", sizes[-1]))) if sizes else None,
         warnings=tuple(dict.fromkeys(warned)),
-        is_ready=ready is not None,
-        compilations=None if ready is None else _compilations(lines, ready),
+        is_ready=any(not line.source and line.text.endswith(_READY) for line in lines),
     )
 
 
-def compilations_between(
-    facts: LogFacts, start_utc: datetime, end_utc: datetime, *, zone_offset: timedelta
-) -> tuple[Compilation, ...] | None:
-    """The compilations that may have been logged in a window, so that it can be flagged; None without any knowledge.
+def compilations(text: str) -> tuple[str, ...]:
+    """The compilations, autotunings and graph captures that a part of a log tells of, distinct, in their order.
 
-    start_utc, end_utc: aware; pass the end of the drain, since a line comes when its work is done. zone_offset: the
-    server's local time minus UTC. The log carries neither a year nor a zone and its seconds are whole: the year is the
-    one that lies nearest, one offset holds for the whole log (a change to or from summer time inside it is not seen),
-    and a line counts as somewhere in its second. A line whose time cannot be told counts as inside.
+    text: what the server wrote after it was ready. Most of these lines are written when the work is done.
     """
-    if facts.compilations is None:
-        return None
-    start, end = ((moment.astimezone(UTC) + zone_offset).replace(tzinfo=None) for moment in (start_utc, end_utc))
-
-    def may_be_inside(compilation: Compilation) -> bool:
-        first = _moment(compilation.not_before, start)
-        last = _moment(compilation.not_after, start)
-        return (first is None or first <= end) and (last is None or last + timedelta(seconds=1) > start)
-
-    return tuple(filter(may_be_inside, facts.compilations))
-
-
-def _moment(at: str | None, near: datetime) -> datetime | None:
-    """A log time in the year that brings it nearest to `near`; None for no time and for one that no calendar has."""
-    candidates = []
-    for year in (near.year - 1, near.year, near.year + 1):
-        with suppress(ValueError):  # 29 February, or digits that are no time
-            candidates.append(datetime.fromisoformat(f"{year:04}-{at}"))
-    return min(candidates, key=lambda moment: abs(moment - near), default=None)
+    told = (line.text for line in _lines(text) if not line.continues and _COMPILATION.match(line.text))
+    return tuple(dict.fromkeys(_PROGRESS.sub("", each) for each in told))
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -327,22 +287,3 @@ def _flag(text: str, name: str) -> bool | None:
 def _count(text: str, name: str) -> int | None:
     said = re.findall(rf"\b{name}['\"]?(?:: |=)(\d{{1,18}})\b", text)
     return int(said[-1]) if said else None
-
-
-def _compilations(lines: Sequence[_Line], ready: int) -> tuple[Compilation, ...]:
-    """Those after line number `ready`; one without a time of its own waits for the next line that has one."""
-    found: list[Compilation] = []
-    waiting: list[tuple[str, str]] = []
-    before: str | None = None
-    for number, line in enumerate(lines):
-        if line.at is not None:
-            found += [Compilation(*what, before, line.at) for what in waiting]
-            waiting.clear()
-            before = line.at
-        if number > ready and not line.continues and _COMPILATION.match(line.text):
-            what = _PROGRESS.sub("", line.text), line.process
-            if line.at is None:
-                waiting.append(what)
-            else:
-                found.append(Compilation(*what, line.at, line.at))
-    return tuple(dict.fromkeys([*found, *(Compilation(*what, before, None) for what in waiting)]))

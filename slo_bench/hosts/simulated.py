@@ -64,6 +64,9 @@ class RunningSimulation:
         """Its counts as they stand."""
         return simulated_look(self._metrics)
 
+    def compilations(self) -> None:
+        """None: it has no log."""
+
     async def wait_idle(self, limit_s: float) -> None:
         """Return when nothing is queued or running; EngineError after limit_s."""
         try:

@@ -27,6 +27,7 @@ from slo_bench.hosts.launch import (
     refuse_ours,
 )
 from slo_bench.hosts.loading import parts_of_start, recorded_environment, shown_command, told
+from slo_bench.hosts.log_facts import compilations
 from slo_bench.hosts.vllm_process import (
     LOOPBACK,
     ServerProcess,
@@ -185,6 +186,10 @@ class VllmHost:
     def log_text(self) -> str:
         """What the running server has written, with the paths that its files have on this machine."""
         return "" if self._process is None else on_host(self._process.log_text(), self._mounts)
+
+    def compilations(self) -> tuple[str, ...] | None:
+        """What its log tells of compiling, autotuning and capturing graphs since the last call."""
+        return None if self._process is None else compilations(self._process.new_log_text())
 
     @property
     def _running(self) -> AttachedHost:

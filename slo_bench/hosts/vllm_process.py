@@ -65,7 +65,7 @@ class ServerProcess:
         self._known: list[Member] = []
         self._inside: Member | None = None
         with log_path.open("ab") as log:
-            self._log_start = log.tell()
+            self._log_start = self._told_to = log.tell()
             self._watchdog = _started_watchdog(self._token, log, container)
             try:
                 self._popen = subprocess.Popen(
@@ -115,6 +115,14 @@ class ServerProcess:
         with self._log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - _LOG_BYTES))
+            return log.read().decode("utf-8", errors="replace")
+
+    def new_log_text(self) -> str:
+        """What it has written since the last call, or the last 4 MB of that."""
+        with self._log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self._told_to, size - _LOG_BYTES))
+            self._told_to = size
             return log.read().decode("utf-8", errors="replace")
 
     def death(self) -> str:

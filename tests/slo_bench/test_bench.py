@@ -48,6 +48,21 @@ def test_a_mix_that_fits_is_taken() -> None:
     check_fits(replace(LOAD, workload=CHAT_MIX), context(None))
 
 
+def test_what_an_engine_compiles_in_a_window_is_flagged_and_what_it_compiled_before_is_not() -> None:
+    host = ScriptedHost(Scripted(answer()), told=["before the load"])
+    answer_late = host.engine.act
+
+    async def compiling(request: Request, flight: Flight) -> None:
+        if request.index == 3:
+            host.told.append("Starting torch.compile")
+        await answer_late(request, flight)
+
+    host.engine.act = compiling
+    verdict = window(host)
+    assert verdict.flags == ("the engine's log: Starting torch.compile",)
+    assert verdict.outcome is Outcome.PASS
+
+
 @settings(deadline=None)
 @given(limit=st.integers(64, 9191))
 def test_a_mix_that_does_not_fit_is_refused_with_the_scale_that_would(limit: int) -> None:  # R18

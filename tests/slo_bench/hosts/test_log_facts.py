@@ -8,7 +8,6 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,10 @@ from hypothesis import strategies as st
 
 from slo_bench.hosts.log_facts import (
     BlockRefinement,
-    Compilation,
     LogFacts,
     MoeBackend,
     MoeLookup,
-    compilations_between,
+    compilations,
     log_facts,
 )
 
@@ -111,7 +109,7 @@ class TestTheRealLog:
         assert (facts.init_engine_s, facts.kv_cache_tokens, facts.max_concurrency) == (0.87, 2_097_152, 1024.0)
         assert facts.chunked_prefill is facts.prefix_caching is facts.is_ready is True
         assert facts.max_num_seqs == 16
-        assert facts.moe_lookups == facts.capture_sizes == facts.compilations == facts.attention_backends == ()
+        assert facts.moe_lookups == facts.capture_sizes == facts.attention_backends == ()
 
     def test_what_it_does_not_say_is_none(self) -> None:
         facts = log_facts(SERVER_LOG)
@@ -132,7 +130,6 @@ class TestTheRealLog:
     def test_its_tail_says_nothing_of_the_start(self) -> None:
         facts = log_facts(SERVER_LOG[SERVER_LOG.index(READY) + len(READY) :])
         assert facts == replace(log_facts(""), warnings=facts.warnings)
-        assert facts.compilations is None
 
 
 class TestAnyFormatter:
@@ -161,7 +158,7 @@ class TestAnyFormatter:
         facts = log(*lines)
         plain = log(*GPU_START, READY)
         assert {(each.used, each.asked) for each in facts.moe_lookups} == {(f"/tuned-moe/{NAME}", ())}
-        known = {"moe_lookups": (), "moe_backends": (), "compilations": None, "warnings": ()}
+        known = {"moe_lookups": (), "moe_backends": (), "warnings": ()}
         assert replace(facts, **known) == replace(plain, **known)
 
     @settings(deadline=None)
@@ -170,9 +167,9 @@ class TestAnyFormatter:
         st.sampled_from(["\n", "\r\n", "\r", ""]),
     )
     def test_no_text_makes_it_fail(self, lines: list[str], end: str) -> None:
-        facts = log_facts(end.join(lines))
-        now = datetime(2026, 12, 1, tzinfo=UTC)
-        compilations_between(facts, now, now, zone_offset=timedelta(0))
+        text = end.join(lines)
+        assert isinstance(log_facts(text), LogFacts)
+        assert isinstance(compilations(text), tuple)
 
     def test_numbers_that_are_none_are_left_out(self) -> None:
         facts = log(
@@ -307,17 +304,6 @@ class TestOtherFacts:
         assert facts.warnings == ("killed pid N at N",)
 
 
-def ready_at(*after: str) -> LogFacts:
-    return log(old(JIT, level="WARNING", at="12-31 23:59:00"), READY, *after)
-
-
-def between(facts: LogFacts, start: str, end: str, zone_h: float = 0.0) -> list[str]:
-    window = [datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end)]
-    found = compilations_between(facts, *window, zone_offset=timedelta(hours=zone_h))
-    assert found is not None
-    return [each.text for each in found]
-
-
 class TestCompilations:
     @pytest.mark.parametrize(
         "message",
@@ -331,10 +317,12 @@ class TestCompilations:
             "Autotuning kernel fused_moe_kernel with config BLOCK_M: 16",
         ],
     )
-    def test_only_what_comes_after_readiness_counts(self, message: str) -> None:
-        at = "12-01 10:00:00"
-        assert ready_at(old(message)).compilations == (Compilation(message, "EngineCore", at, at),)
-        assert log(old(message), READY).compilations == ()
+    def test_each_is_told(self, message: str) -> None:
+        assert compilations("\n".join([old("x"), old(message), old("y")])) == (message,)
+
+    def test_what_eight_workers_say_is_said_once(self) -> None:
+        lines = [old(JIT, f"Worker_TP{rank}", at=f"12-01 10:00:0{rank}") for rank in range(8)]
+        assert compilations("\n".join(lines)) == (JIT,)
 
     def test_talk_of_compiling_is_none(self) -> None:
         for message in (
@@ -342,45 +330,13 @@ class TestCompilations:
             "Kernel JIT monitor activated; monitored JIT compilations during inference will use mode=warn.",
             "Received request chatcmpl-1: prompt: 'Compiling a graph for me'",
         ):
-            assert ready_at(old(message)).compilations == ()
+            assert compilations(old(message)) == ()
 
     def test_flashinfer_has_a_format_of_its_own(self) -> None:
         text = "[Autotuner]: Autotuning process starts ..."
         line = f"(EngineCore pid=1) 2026-03-18 06:57:26,008 - INFO - autotuner.py:256 - flashinfer.jit: {text}"
-        assert ready_at(line).compilations == (Compilation(text, "EngineCore", "03-18 06:57:26", "03-18 06:57:26"),)
+        assert compilations(line) == (text,)
 
-    def test_a_progress_bar_has_the_times_around_it(self) -> None:
+    def test_the_states_of_a_progress_bar_are_one(self) -> None:
         text = "Capturing CUDA graphs (decode, FULL)"
-        bar = f"\r{text}:   0%|   | 0/4\r{text}: 100%|██| 4/4"
-        found = ready_at(bar, old("x", at="01-01 00:00:10"), bar).compilations
-        assert found == (
-            Compilation(text, "", "12-31 23:59:00", "01-01 00:00:10"),
-            Compilation(text, "", "01-01 00:00:10", None),
-        )
-
-    def test_the_servers_zone_is_taken_off(self) -> None:
-        facts = ready_at(old(JIT, at="12-01 11:30:00"))
-        assert between(facts, "2026-12-01 09:29:00", "2026-12-01 09:31:00", zone_h=2) == [JIT]
-        assert between(facts, "2026-12-01 09:29:00", "2026-12-01 09:31:00") == []
-        assert between(facts, "2026-12-01 17:00:00", "2026-12-01 17:00:00", zone_h=-5.5) == [JIT]
-
-    def test_a_line_counts_as_somewhere_in_its_second(self) -> None:
-        facts = ready_at(old(JIT, at="12-01 10:00:05"))
-        assert between(facts, "2026-12-01 10:00:05.900", "2026-12-01 10:01:00") == [JIT]
-        assert between(facts, "2026-12-01 10:00:06", "2026-12-01 10:01:00") == []
-        assert between(facts, "2026-12-01 09:00:00", "2026-12-01 10:00:05") == [JIT]
-        assert between(facts, "2026-12-01 09:00:00", "2026-12-01 10:00:04.999") == []
-
-    def test_the_year_turns_between_log_and_window(self) -> None:
-        facts = ready_at(old(JIT, at="12-31 23:59:59"), old("Starting torch.compile", at="01-01 00:00:01"))
-        assert between(facts, "2026-12-31 23:59:00", "2026-12-31 23:59:59") == [JIT]
-        assert between(facts, "2027-01-01 00:00:00", "2027-01-01 00:01:00") == ["Starting torch.compile"]
-
-    def test_a_leap_day_and_a_time_that_is_none_do_no_harm(self) -> None:
-        leap = ready_at(old(JIT, at="02-29 10:00:00"))
-        assert between(leap, "2028-02-29 10:00:00", "2028-02-29 10:00:01") == [JIT]
-        assert between(ready_at(old(JIT, at="13-77 99:99:99")), "2026-01-01", "2026-01-02") == [JIT]
-
-    def test_a_log_that_does_not_show_readiness_cannot_tell(self) -> None:
-        now = datetime(2026, 12, 1, tzinfo=UTC)
-        assert compilations_between(log(old(JIT)), now, now, zone_offset=timedelta(0)) is None
+        assert compilations(f"\r{text}:   0%|   | 0/4\r{text}: 100%|██| 4/4") == (text,)

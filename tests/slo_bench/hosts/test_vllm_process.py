@@ -75,6 +75,8 @@ class TestStop:
             await process.stop(grace_s=5.0)
             assert process.exit_code() == 0
             assert process.log_text().endswith("bye\n")
+            assert process.new_log_text() == process.log_text()
+            assert process.new_log_text() == ""
             await process.stop()
 
         run_up(POLITE, tmp_path, use)
