@@ -5,20 +5,33 @@
         assert server.received[0].json["max_tokens"] == 2
 
 A handler gets each request and returns its script: (seconds to wait, bytes) in order; None for bytes closes the
-connection. A script without that end leaves the connection open for the next request, as keep-alive does.
+connection. A script without that end leaves the connection open for the next request, as keep-alive does. Moments add
+up from the arrival of the request, so a slow machine moves one and not all that follow. `memory_server` plays the same
+scripts without a socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import ssl
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
-Step = tuple[float, bytes | None]
+
+class Cut(Enum):
+    """How a connection ends without a last word."""
+
+    RESET = "the connection is reset, and what was under way is lost"
+
+
+Step = tuple[float, bytes | Cut | None]
 Script = Sequence[Step]
 DONE = "[DONE]"
 CLOSE: Step = (0.0, None)
@@ -86,8 +99,23 @@ def event(payload: object) -> bytes:
 def streamed(pieces: Iterable[Step]) -> list[Step]:
     """A chunked event stream, sent piece by piece and properly ended."""
     steps: list[Step] = [(0.0, head("text/event-stream", "Transfer-Encoding: chunked"))]
-    steps += [(delay_s, chunk(data) if data else data) for delay_s, data in pieces]
+    steps += [(delay_s, chunk(data) if isinstance(data, bytes) and data else data) for delay_s, data in pieces]
     return [*steps, END_OF_CHUNKS]
+
+
+def timed(*moments: tuple[float, object], ends: bool = True) -> list[Step]:
+    """A chunked event stream of payloads, or of bytes as they are, each so many seconds after the request arrived."""
+    steps: list[Step] = [(0.0, head("text/event-stream", "Transfer-Encoding: chunked"))]
+    before_s = 0.0
+    for at_s, payload in moments:
+        steps.append((at_s - before_s, chunk(payload if isinstance(payload, bytes) else event(payload))))
+        before_s = at_s
+    return [*steps, END_OF_CHUNKS] if ends else steps
+
+
+def scaled(script: Script, factor: float) -> list[Step]:
+    """The same script at another speed."""
+    return [(delay_s * factor, data) for delay_s, data in script]
 
 
 def answer(*payloads: object, gap_s: float = 0.0) -> list[Step]:
@@ -131,42 +159,33 @@ def whole_answer(count: int, *, reason: str = "length", pause_s: float = 0.0) ->
     return streamed([(pause_s if index == 2 else 0.0, event(payload)) for index, payload in enumerate(payloads)])
 
 
-class FakeServer:
-    """See the module. host, port: where to listen. together: nobody is answered before so many have asked."""
+class ScriptedServer:
+    """Plays scripts on connections, whatever these are.
 
-    def __init__(self, handler: Handler, *, host: str = "127.0.0.1", port: int = 0, together: int = 1) -> None:
+    together: nobody is answered before so many have asked. idle_s: a connection without a request is closed after that.
+    """
+
+    def __init__(self, handler: Handler, *, together: int = 1, idle_s: float | None = None) -> None:
         self._handler = handler
-        self._host = host
-        self._port = port
         self._together = together
+        self._idle_s = idle_s
         self._all_here = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self.received: list[Received] = []
         self.connections = 0
         self.closed_by_client = 0
+        self.busy = 0
+        """Requests that are being answered."""
+        self.most_busy = 0
 
-    @property
-    def port(self) -> int:
-        return int(self._server.sockets[0].getsockname()[1])
-
-    @property
-    def url(self) -> str:
-        return f"http://{self._host}:{self.port}"
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, self._host, self._port, backlog=1024)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
+    async def stop(self) -> None:
+        """End every connection."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
 
-    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection came about."""
         self.connections += 1
         task = asyncio.create_task(self._connection(reader, writer, self.connections))
         self._tasks.add(task)
@@ -176,11 +195,16 @@ class FakeServer:
         try:
             while (request := await self._read(reader, number)) is not None:
                 self.received.append(request)
-                if len(self.received) >= self._together:
-                    self._all_here.set()
-                await self._all_here.wait()
-                if not await self._play(self._handler(request), reader, writer):
-                    break
+                self.busy += 1
+                self.most_busy = max(self.most_busy, self.busy)
+                try:
+                    if len(self.received) >= self._together:
+                        self._all_here.set()
+                    await self._all_here.wait()
+                    if not await self._play(self._handler(request), reader, writer):
+                        break
+                finally:
+                    self.busy -= 1
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -190,8 +214,9 @@ class FakeServer:
 
     async def _read(self, reader: asyncio.StreamReader, number: int) -> Received | None:
         try:
-            raw = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError:
+            async with asyncio.timeout(self._idle_s):
+                raw = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, TimeoutError):
             return None
         first, *lines = raw.decode("latin-1").rstrip("\r\n").split("\r\n")
         method, path, _ = first.split(" ")
@@ -201,11 +226,17 @@ class FakeServer:
 
     async def _play(self, script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection stays open; a client that leaves ends the script."""
+        loop = asyncio.get_running_loop()
         gone = asyncio.ensure_future(reader.read(1))  # nothing but the end: no client of ours pipelines
+        moment_s = loop.time()
         try:
             for delay_s, data in script:
-                if delay_s and await _happens_within(gone, delay_s):
+                moment_s += delay_s
+                if delay_s and await _happens_within(gone, moment_s - loop.time()):
                     self.closed_by_client += 1
+                    return False
+                if isinstance(data, Cut):
+                    _reset(writer)
                     return False
                 if data is None:
                     return False
@@ -213,7 +244,53 @@ class FakeServer:
                 await writer.drain()
         finally:
             gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
         return True
+
+
+class FakeServer(ScriptedServer):
+    """See the module. host, port: where to listen."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        together: int = 1,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(handler, together=together)
+        self._host = host
+        self._port = port
+        self._tls = tls
+
+    @property
+    def port(self) -> int:
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self._tls is None else 'https'}://{self._host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self.serve, self._host, self._port, backlog=1024, ssl=self._tls)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        await self.stop()
+        await self._server.wait_closed()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Drop a connection so that the other side is told; over a socket that takes a linger time of zero."""
+    raw = writer.get_extra_info("socket")
+    if raw is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def eventually(condition: Callable[[], object], limit_s: float = 5.0) -> None:
@@ -224,5 +301,5 @@ async def eventually(condition: Callable[[], object], limit_s: float = 5.0) -> N
 
 
 async def _happens_within(event: asyncio.Future[bytes], limit_s: float) -> bool:
-    done, _ = await asyncio.wait({event}, timeout=limit_s)
+    done, _ = await asyncio.wait({event}, timeout=max(0.0, limit_s))
     return bool(done)

@@ -16,6 +16,7 @@ from typing import Self
 
 import httpx2 as httpx
 
+from traffic.connect import resolve
 from traffic.errors import EngineError, UsageError
 from traffic.http_client import (
     FAULTS,
@@ -27,9 +28,9 @@ from traffic.http_client import (
     checked_headers,
     describe,
     refusal,
-    settle_localhost,
     tls_context,
 )
+from traffic.recipe import EndpointRecipe, EngineRecipe
 from traffic.records import End, Flight, Message, Request
 from traffic.sse import AnswerReader
 
@@ -40,6 +41,7 @@ _DROPPED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 _NO_SUCH_PAGE = (404, 405, 501)
 _NO_ENTRY = (401, 403)
 _OK = 200
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,12 @@ class Endpoint:
         client: BuildClient = build_client,
     ) -> None:
         self._root = base_url(url)
-        self._address = self._root
+        self._pages: dict[str, httpx.URL] = {}
         self.bounds = bounds or Bounds()
         self._ca_file = ca_file
         self._build = client
         key = (api_key or "").strip()
+        self._credentials = key, dict(headers or {})
         own = {"Authorization": f"Bearer {key}"} if key else {}
         self._headers = checked_headers(own | dict(headers or {}))
         words = [word for value in (headers or {}).values() for word in (value, *value.split())]
@@ -93,9 +96,10 @@ class Endpoint:
 
     async def __aenter__(self) -> Self:
         tls = tls_context(self._root, self._ca_file)
-        self._address = await settle_localhost(self._root, self.bounds.connect_s)
+        host, port = self._root.raw_host.decode("ascii"), self._root.port or _PORTS[self._root.scheme]
+        dial = await resolve(host, port, self.bounds.connect_s)
         self._pooled, self._unpooled = (
-            self._build(headers=self._headers, bounds=self.bounds, tls=tls, keep_alive=keep_alive)
+            self._build(headers=self._headers, bounds=self.bounds, tls=tls, keep_alive=keep_alive, connect=dial)
             for keep_alive in (True, False)
         )
         return self
@@ -107,6 +111,18 @@ class Endpoint:
         for client in clients:
             if client is not None:
                 await client.aclose()
+
+    def recipe(self) -> EndpointRecipe:
+        """How another process reaches the same server."""
+        api_key, headers = self._credentials
+        return EndpointRecipe(
+            url=self.url,
+            api_key=api_key,
+            headers=headers,
+            ca_file=self._ca_file,
+            bounds=self.bounds,
+            client=self._build,
+        )
 
     def redact(self, text: str) -> str:
         """`text` without the secrets, and without the beginning of one that was cut off at the end of the text."""
@@ -210,14 +226,14 @@ class Endpoint:
         trace: ConnectionTrace,
         limit_s: float | None,
     ) -> httpx.Response:
-        headers = {"Host": self._root.netloc.decode("ascii")}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
+        url = self._pages.get(path)
+        if url is None:
+            url = self._pages[path] = self._root.copy_with(path=self._root.path.rstrip("/") + path)
         request = client.build_request(
             method,
-            self._address.copy_with(path=self._address.path.rstrip("/") + path),
+            url,
             content=body,
-            headers=headers,
+            headers={} if body is None else {"Content-Type": "application/json"},
             timeout=client.timeout if limit_s is None else limit_s,
             extensions={"trace": trace},
         )
@@ -248,6 +264,16 @@ class HttpEngine:
 
     def __repr__(self) -> str:
         return f"HttpEngine({self._endpoint!r}, {self._model!r})"
+
+    def recipe(self) -> EngineRecipe:
+        """How another process makes the same engine."""
+        return EngineRecipe(
+            endpoint=self._endpoint.recipe(),
+            model=self._model,
+            extra_body=self._extra_body,
+            forces_length=self._forces_length,
+            continuous_usage=self._continuous_usage,
+        )
 
     async def generate(self, request: Request, flight: Flight) -> None:
         """Send the request and write its facts into `flight`; the protocol's contract.

@@ -5,7 +5,6 @@ Texts that blame this machine begin with "client: ".
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
@@ -21,12 +20,12 @@ from typing import Protocol
 
 import httpx2 as httpx
 
+from traffic.connect import Connect
 from traffic.errors import UsageError
+from traffic.http_pool import PoolTransport
 from traffic.records import End
 from traffic.sse import error_message, one_line
 
-KEEP_ALIVE_S = 4.0
-"""How long an idle connection is kept: less than the 5 s after which uvicorn closes its end (R11)."""
 CLIENT_FAULT = "client: "
 FAULTS = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError)
 """Everything that a client raises when the network, the server or this machine fails it."""
@@ -39,7 +38,6 @@ _WORDS = (
     (httpx.RemoteProtocolError, "the server closed the connection or broke HTTP"),
     (httpx.NetworkError, "the connection broke"),
 )
-_LOOPBACK = ("127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class BuildClient(Protocol):
     """
 
     def __call__(
-        self, *, headers: Mapping[str, str], bounds: Bounds, tls: ssl.SSLContext, keep_alive: bool
+        self, *, headers: Mapping[str, str], bounds: Bounds, tls: ssl.SSLContext, keep_alive: bool, connect: Connect
     ) -> httpx.AsyncClient:
         """A client without limits on connections; keep_alive false: each request has a connection of its own."""
         ...
@@ -75,10 +73,11 @@ def build_client(
     headers: Mapping[str, str],
     bounds: Bounds,
     tls: ssl.SSLContext,
-    keep_alive: bool = True,
+    keep_alive: bool,
+    connect: Connect,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
-    """httpx2 with its own pool, or over the transport given.
+    """httpx2 over its own pool, whose connections `connect` makes, or over the transport given.
 
     No limit on connections: a request that waits for one would make the load a closed loop (R10). No environment: a
     proxy variable must not stand between us and the server. No cookies: they would pin all load to one replica.
@@ -86,15 +85,9 @@ def build_client(
     return httpx.AsyncClient(
         headers={"Accept-Encoding": "identity", "User-Agent": "slo-bench", **headers},
         timeout=httpx.Timeout(connect=bounds.connect_s, read=bounds.stall_s, write=bounds.stall_s, pool=None),
-        limits=httpx.Limits(
-            max_connections=None,
-            max_keepalive_connections=None if keep_alive else 0,
-            keepalive_expiry=KEEP_ALIVE_S,
-        ),
-        verify=tls,
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         trust_env=False,
-        transport=transport,
+        transport=transport or PoolTransport(connect, tls=tls, keep_alive=keep_alive),
     )
 
 
@@ -148,25 +141,6 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
             raise UsageError(f"the value of header {name!r} has a line break or a character outside ASCII")
     return dict(headers)
-
-
-async def settle_localhost(url: httpx.URL, limit_s: float) -> httpx.URL:
-    """`url` with localhost replaced by the loopback address that accepts, IPv4 or IPv6; else as it is.
-
-    Which of the two a server listens on and which the resolver names first are independent; asked once, no request
-    pays for a second connection attempt or for the resolver. TLS needs the name, so https stays as it is.
-    """
-    if url.host != "localhost" or url.scheme != "http":
-        return url
-    for address in _LOOPBACK:
-        with suppress(OSError):
-            async with asyncio.timeout(limit_s):
-                _, writer = await asyncio.open_connection(address, url.port or 80)
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
-            return url.copy_with(host=address)
-    return url
 
 
 def describe(error: Exception, bounds: Bounds) -> tuple[End, str]:

@@ -14,6 +14,7 @@ from traffic.records import End, Flight, Request
 NOT_STREAMED = "the server does not stream"
 """How the error of an answer begins that came as one body instead of events."""
 
+_DECODER = json.JSONDecoder()
 _BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES = 65_536
 _ERROR_CHARS = 300
@@ -39,6 +40,13 @@ class SseParser:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads that these bytes completed."""
+        if data.startswith(b"data: ") and not (self._parts or self._data or self._skip_lf):
+            # What servers send almost always: whole events of one line each, read without a look at every line.
+            payloads = data[6:-2].split(b"\n\ndata: ")
+            is_plain = data.endswith(b"\n\n") and data.count(b"\n") == 2 * len(payloads) and b"\r" not in data
+            if is_plain and b"" not in payloads:
+                self._is_first_line = False
+                return payloads
         if self._skip_lf and data:
             self._skip_lf = False
             data = data.removeprefix(b"\n")
@@ -55,7 +63,7 @@ class SseParser:
             self._skip_lf = True
         elif not data.endswith(b"\n"):
             self._parts.append(lines.pop())
-        payloads: list[bytes] = []
+        payloads = []
         for line in lines:
             self._take_line(line, payloads)
         return payloads
@@ -113,32 +121,32 @@ def interpret(payload: bytes) -> Chunk:
     if payload.strip() == b"[DONE]":
         return _DONE
     try:
-        value = json.loads(payload.decode())
+        value = _parsed(payload.decode())
     except (ValueError, RecursionError):
         return _MALFORMED
     if not isinstance(value, dict):
         return _MALFORMED
-    error = error_message(value)
-    if error is not None:
-        return Chunk(error=error)
-    text, reasoning, has_tokens, finish_reason = "", "", False, None
     choices = value.get("choices")
+    if choices is None or "error" in value or value.get("object") == "error":
+        error = error_message(value)
+        if error is not None:
+            return Chunk(error=error)
+    text, reasoning, has_tokens, finish_reason = "", "", False, None
     choice = choices[0] if isinstance(choices, list) and choices else None
     if isinstance(choice, dict):
         text, reasoning, has_tokens = _content(choice)
         reason = choice.get("finish_reason")
         finish_reason = reason if isinstance(reason, str) and reason else None
-    prompt_tokens, completion_tokens, cached_tokens = _usage(value.get("usage"))
-    return Chunk(
-        text=text,
-        reasoning=reasoning,
-        has_choices=choice is not None,
-        has_tokens=has_tokens,
-        finish_reason=finish_reason,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        cached_tokens=cached_tokens,
-    )
+    return Chunk(text, reasoning, choice is not None, has_tokens, finish_reason, *_usage(value.get("usage")))
+
+
+def _parsed(text: str) -> object:
+    """What `json.loads` gives, which looks for white space at both ends first: there hardly ever is any."""
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except ValueError:
+        return json.loads(text)
+    return value if end == len(text) else json.loads(text)
 
 
 def error_message(value: object) -> str | None:
@@ -191,7 +199,7 @@ def _usage(usage: object) -> tuple[int | None, int | None, int | None]:
 
 def _count(value: object) -> int | None:
     """A count of tokens, or None for anything else; JSON's true is no count."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and value >= 0 else None
 
 
 class AnswerReader:
@@ -283,6 +291,8 @@ class AnswerReader:
             rose = False  # the one count of a server that counts at the end only: no sign of a token in this chunk
         if usage_tokens:
             self._usage_tokens = usage_tokens
+        if flight.answer is not None and chunk.text:
+            flight.answer.append(chunk.text)
         if chunk.has_tokens or rose:
             self._token_chunks += 1
             flight.token(now_s, 0)

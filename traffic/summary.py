@@ -11,6 +11,7 @@ from traffic.probe import ProbeFacts
 from traffic.records import End, RequestRecord
 
 Metric = Callable[[RequestRecord], float | None]
+_BROKEN = (End.FAILED, End.TRUNCATED, End.TIMED_OUT)
 
 
 def sample(records: Sequence[RequestRecord], metric: Metric) -> list[float]:
@@ -48,8 +49,9 @@ class Summary:
 
     n: resolved requests. failed: those that count over every limit, unfinished ones included. offered_rps: scheduled in
     the window per second of window. achieved_share: sent inside the part of the window that ran / due inside it.
-    output_tokens_per_s: those that arrived inside that part, each request's spread evenly from its first to its last;
-    the arrival rate sets it as long as the server keeps up. measured_s: the part of the window that ran.
+    output_tokens_per_s: those that arrived inside that part, each request's spread evenly from its first to its last,
+    none of a request that broke (R04); the arrival rate sets it as long as the server keeps up. measured_s: the part of
+    the window that ran.
     """
 
     n: int
@@ -120,7 +122,7 @@ def _tokens_inside(records: Sequence[RequestRecord], start_s: float, end_s: floa
     tokens = 0.0
     for record in records:
         first_s, last_s = record.first_token_s, record.last_token_s
-        if first_s is None or last_s is None:
+        if first_s is None or last_s is None or record.end in _BROKEN:
             continue
         if last_s <= first_s:
             tokens += record.output_tokens if start_s <= first_s < end_s else 0

@@ -7,11 +7,8 @@ from fake_server import (
     CLOSE,
     DONE,
     HOLD,
-    FakeServer,
     Script,
-    answer,
     by_path,
-    chunk,
     event,
     eventually,
     finish,
@@ -19,24 +16,24 @@ from fake_server import (
     in_turn,
     reply,
     streamed,
+    timed,
     token,
     usage,
     whole_answer,
 )
 from flights import KEY, against, ask, fly, one
+from memory_server import MemoryServer
 
 from traffic.endpoint import Endpoint, HttpEngine, ModelCard
 from traffic.errors import EngineError, UsageError
-from traffic.http_client import Bounds
 from traffic.records import End, Flight, Message
 
 SAMPLES = Path(__file__).parents[1] / "vllm_samples"
-QUICK = Bounds(connect_s=1.0, stall_s=0.1, total_s=2.0, call_s=0.1)
 
 
 class TestRequest:
     def test_it_asks_for_a_counted_stream_of_exactly_so_many_tokens(self) -> None:
-        async def use(server: FakeServer, endpoint: Endpoint) -> None:
+        async def use(server: MemoryServer, endpoint: Endpoint) -> None:
             await fly(HttpEngine(endpoint, "m"))
             await fly(HttpEngine(endpoint, "m"), ask(force_length=False))
             await fly(HttpEngine(endpoint, "m", forces_length=False, continuous_usage=False))
@@ -64,7 +61,7 @@ class TestRequest:
         messages = [f"no entry for {KEY}", f"{'x' * 291}{KEY}", "Token t0ps3cret is bad"]
         echoes = [reply(401, {"error": {"message": message}}) for message in messages]
 
-        async def use(server: FakeServer, endpoint: Endpoint) -> None:
+        async def use(server: MemoryServer, endpoint: Endpoint) -> None:
             engine = HttpEngine(endpoint, "m")
             texts = [(await fly(engine)).error for _ in messages]
             texts += [repr(endpoint), repr(engine), repr(vars(engine))]
@@ -75,34 +72,18 @@ class TestRequest:
         against(in_turn(*echoes), use, api_key=f"{KEY}\n", headers={"X-Token": "Token t0ps3cret"})
 
     def test_times_are_the_loops_and_start_before_the_connection(self) -> None:
-        async def use(_: FakeServer, endpoint: Endpoint) -> None:
-            loop = asyncio.get_running_loop()
-            before_s = loop.time()
-            flight = await fly(HttpEngine(endpoint, "m"))
-            assert flight.sent_s is not None
-            assert flight.first_token_s is not None
-            assert flight.last_token_s is not None
-            assert flight.ended_s is not None
-            assert before_s <= flight.sent_s
-            assert flight.first_token_s - flight.sent_s >= 0.06
-            assert flight.last_token_s - flight.first_token_s >= 0.03
-            assert flight.last_token_s <= flight.ended_s <= loop.time()
-            assert flight.end is End.FINISHED
+        words = [(1.0, token("", role="assistant")), (2.0, token("a")), (3.5, token("b"))]
+        script = timed(*words, (4.0, finish()), (4.5, usage(2)), (5.0, DONE))
 
-        role = token("", role="assistant")
-        words = [(0.03, event(role)), (0.03, event(token("a"))), (0.03, event(token("b")))]
-        against(in_turn(streamed([*words, (0.0, event(finish())), (0.0, event(usage(2))), (0.0, event(DONE))])), use)
+        async def use(_: MemoryServer, endpoint: Endpoint) -> None:
+            flight = await fly(HttpEngine(endpoint, "m"))
+            assert (flight.sent_s, flight.first_token_s, flight.last_token_s) == (0.0, 2.25, 3.75)
+            assert (flight.ended_s, flight.end) == (5.25, End.FINISHED)
+
+        against(in_turn(script), use, server=MemoryServer(in_turn(script), connect_s=0.25))
 
 
 class TestEnds:
-    def test_r04_an_error_after_the_200_fails_the_request(self) -> None:
-        flight = one(answer(token("a"), {"error": {"message": "engine failed", "code": 500}}, DONE))
-        assert (flight.end, flight.output_tokens) == (End.FAILED, 1)
-        assert flight.error == "server error in the stream: engine failed"
-
-    def test_r04_an_error_as_the_body_of_a_200_fails_the_request(self) -> None:
-        assert one(reply(200, {"error": "engine failed"})).error == "server error: engine failed"
-
     def test_a_refusal_has_the_servers_own_words(self) -> None:
         _, _, body = (SAMPLES / "error_400.txt").read_text().partition("\n")
         head_and_body = head("application/json", f"Content-Length: {len(body)}", status=400) + body.encode()
@@ -117,57 +98,36 @@ class TestEnds:
         script = [(0.0, head("text/plain", f"Content-Length: {len(body)}", status=503) + body)]
         assert one(script).error == f"HTTP 503: {text}"
 
-    def test_r11_a_429_fails_and_is_never_tried_again_in_secret(self) -> None:
-        async def use(server: FakeServer, endpoint: Endpoint) -> None:
-            flight = await fly(HttpEngine(endpoint, "m"))
-            assert (flight.end, flight.error) == (End.FAILED, "HTTP 429: slow down")
-            assert len(server.received) == 1
-
-        against(in_turn(reply(429, {"error": "slow down"}), whole_answer(4)), use)
-
     def test_a_redirect_is_not_followed(self) -> None:
         script = [(0.0, head("text/plain", "Location: http://elsewhere/", "Content-Length: 0", status=307))]
         assert one(script).error == "HTTP 307: Temporary Redirect"
 
-    @pytest.mark.parametrize("how", ["chunked", "until close"])
-    def test_r05_a_connection_that_closes_in_the_middle_truncates(self, how: str) -> None:
-        body = event(token("a")) + event(token("b"))
-        chunked = how == "chunked"
-        start = head("text/event-stream", *(["Transfer-Encoding: chunked"] if chunked else ["Connection: close"]))
-        flight = one([(0.0, start), (0.0, chunk(body) if chunked else body), CLOSE])
-        assert (flight.end, flight.output_tokens) == (End.TRUNCATED, 2)
-        assert flight.error.startswith("truncated")
-
     def test_r13_a_stream_that_falls_silent_ends_by_its_stall_bound(self) -> None:
-        flight = one(streamed([(0.0, event(token("a"))), HOLD]), bounds=QUICK)
-        assert (flight.end, flight.error) == (End.TIMED_OUT, "stalled: nothing for 0.1 s")
-        assert flight.first_token_s is not None
+        flight = one(timed((1.0, token("a")), ends=False))
+        assert (flight.end, flight.error) == (End.TIMED_OUT, "stalled: nothing for 120 s")
+        assert (flight.first_token_s, flight.ended_s) == (1.0, 121.0)
 
     def test_r13_a_server_that_says_nothing_ends_by_its_stall_bound(self) -> None:
-        assert one([HOLD], bounds=QUICK).error == "stalled: nothing for 0.1 s"
+        flight = one([HOLD])
+        assert (flight.error, flight.ended_s) == ("stalled: nothing for 120 s", 120.0)
 
     def test_r13_heartbeats_do_not_keep_a_request_beyond_its_total_bound(self) -> None:
-        beats = [(0.02, b": ping\n\n")] * 100
-        flight = one(streamed(beats), bounds=Bounds(stall_s=1.0, total_s=0.15))
-        assert (flight.end, flight.error) == (End.TIMED_OUT, "no end within 0.15 s")
+        flight = one(streamed([(110.0, b": ping\n\n")] * 100))
+        assert (flight.end, flight.error) == (End.TIMED_OUT, "no end within 1800 s")
+        assert flight.ended_s == 1800.0
 
     def test_a_complete_answer_stays_complete_when_the_connection_lingers(self) -> None:
-        script = streamed([(0.0, event(token("a"))), (0.0, event(finish())), HOLD])
-        flight = one(script, bounds=QUICK)
-        assert (flight.end, flight.error) == (End.FINISHED, "")
-        assert flight.ended_s is not None
-        assert flight.sent_s is not None
-        assert flight.ended_s - flight.sent_s < QUICK.stall_s
+        flight = one(streamed([(1.0, event(token("a"))), (1.0, event(finish())), HOLD]))
+        assert (flight.end, flight.error, flight.ended_s) == (End.FINISHED, "", 2.0)
 
-    def test_a_dead_port_refuses(self) -> None:
-        async def run() -> Flight:
-            async with Endpoint("http://127.0.0.1:1", bounds=QUICK) as endpoint:
-                return await fly(HttpEngine(endpoint, "m"))
+    def test_a_connection_that_does_not_come_about_ends_by_its_bound(self) -> None:
+        async def use(_: MemoryServer, endpoint: Endpoint) -> None:
+            flight = await fly(HttpEngine(endpoint, "m"))
+            assert (flight.end, flight.error) == (End.TIMED_OUT, "no connection within 10 s")
+            assert (flight.sent_s, flight.ended_s) == (0.0, 10.0)
 
-        flight = asyncio.run(run())
-        assert (flight.end, flight.error) == (End.FAILED, "cannot connect: connection refused")
-        assert flight.sent_s is not None
-        assert flight.ended_s is not None
+        handler = in_turn(whole_answer(4))
+        against(handler, use, server=MemoryServer(handler, connect_s=60.0))
 
     def test_what_is_not_http_fails(self) -> None:
         flight = one([(0.0, b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), CLOSE])
@@ -175,7 +135,7 @@ class TestEnds:
         assert "broke HTTP" in flight.error
 
     def test_cancelling_closes_the_stream_and_keeps_the_facts(self) -> None:
-        async def use(server: FakeServer, endpoint: Endpoint) -> None:
+        async def use(server: MemoryServer, endpoint: Endpoint) -> None:
             flight = Flight()
             task = asyncio.create_task(HttpEngine(endpoint, "m").generate(ask(), flight))
             await eventually(lambda: flight.first_token_s is not None)
@@ -198,7 +158,7 @@ class TestCalls:
             "/health": [(0.0, head("text/plain", "Content-Length: 0"))],
         }
 
-        async def use(server: FakeServer, endpoint: Endpoint) -> None:
+        async def use(server: MemoryServer, endpoint: Endpoint) -> None:
             assert await endpoint.models() == [ModelCard("models/tiny", 2048)]
             assert await endpoint.count_tokens("models/tiny", [Message("user", "Hi")]) == 15
             assert await endpoint.version() == "0.32.0"
@@ -209,7 +169,7 @@ class TestCalls:
         against(by_path(pages), use)
 
     def test_a_server_may_have_none_of_these_pages(self) -> None:
-        async def use(_: FakeServer, endpoint: Endpoint) -> None:
+        async def use(_: MemoryServer, endpoint: Endpoint) -> None:
             assert await endpoint.models() is None
             assert await endpoint.count_tokens("m", []) is None
             assert await endpoint.version() is None
@@ -225,17 +185,17 @@ class TestCalls:
             (reply(500, {"error": f"bad {KEY}"}), EngineError, r"HTTP 500: bad \*\*\*"),
             (reply(200, {"data": 5}), EngineError, "no list of models"),
             ([(0.0, head("text/html", "Content-Length: 6") + b"<html>")], EngineError, "not JSON"),
-            ([HOLD], EngineError, r"no answer within 0\.1 s"),
+            ([HOLD], EngineError, "no answer within 10 s"),
             ([CLOSE], EngineError, "closed the connection"),
         ],
     )
     def test_a_page_that_cannot_be_read_says_why(self, script: Script, kind: type[Exception], text: str) -> None:
-        async def use(_: FakeServer, endpoint: Endpoint) -> None:
+        async def use(_: MemoryServer, endpoint: Endpoint) -> None:
             with pytest.raises(kind, match=text):
                 await endpoint.models()
             assert not await endpoint.is_healthy() or script[0][1]
 
-        against(in_turn(script), use, QUICK, api_key=KEY)
+        against(in_turn(script), use, api_key=KEY)
 
 
 def _page(name: str) -> Script:

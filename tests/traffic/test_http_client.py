@@ -3,7 +3,7 @@ import os
 import resource
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,13 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 from fake_server import CLOSE, FakeServer, in_turn, whole_answer
-from flights import KEY, PATIENT, against, ask, fly, one
+from flights import KEY, PATIENT, ask, fly, one_over_a_socket, over_a_socket
 
+from traffic.connect import Connect, Wire
 from traffic.endpoint import Endpoint, HttpEngine
 from traffic.errors import UsageError
-from traffic.http_client import KEEP_ALIVE_S, Bounds, base_url, build_client
+from traffic.http_client import Bounds, base_url, build_client
+from traffic.http_pool import KEEP_ALIVE_S
 from traffic.records import End
 
 
@@ -40,7 +42,7 @@ class TestConnections:
             assert (flight.end, flight.error, endpoint.resent) == (End.FINISHED, "", 1)
             assert [received.connection for received in server.received] == [1, 1, 2]
 
-        against(in_turn(whole_answer(4), [CLOSE], whole_answer(4)), use)
+        over_a_socket(in_turn(whole_answer(4), [CLOSE], whole_answer(4)), use)
 
     def test_r11_a_fresh_connection_that_closes_is_a_failure(self) -> None:
         async def use(server: FakeServer, endpoint: Endpoint) -> None:
@@ -49,7 +51,7 @@ class TestConnections:
             assert "closed the connection" in flight.error
             assert (len(server.received), endpoint.resent) == (1, 0)
 
-        against(in_turn([CLOSE], whole_answer(4)), use)
+        over_a_socket(in_turn([CLOSE], whole_answer(4)), use)
 
     def test_r11_idle_connections_are_kept_for_less_time_than_servers_keep_them(self) -> None:
         assert KEEP_ALIVE_S < 5
@@ -68,7 +70,7 @@ class TestConnections:
     def test_a_proxy_variable_stays_out_of_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, "http://127.0.0.1:1")
-        assert one(whole_answer(4)).end is End.FINISHED
+        assert one_over_a_socket(whole_answer(4)).end is End.FINISHED
 
 
 @contextmanager
@@ -98,11 +100,16 @@ class TestClientFaults:
             assert flight.end is End.FAILED
             assert flight.error.startswith("client: too many open files (limit ")
 
-        against(in_turn(whole_answer(4)), use)
+        over_a_socket(in_turn(whole_answer(4)), use)
 
     def test_r10_no_local_port_is_the_clients_fault(self) -> None:
-        nowhere = httpx.AsyncHTTPTransport(local_address="192.0.2.1")
-        flight = one(whole_answer(4), client=partial(build_client, transport=nowhere))
+        async def from_nowhere(make: Callable[[], Wire], host: str, port: int) -> tuple[asyncio.Transport, Wire]:
+            loop = asyncio.get_running_loop()
+            return await loop.create_connection(make, host, port, local_addr=("192.0.2.1", 0))
+
+        flight = one_over_a_socket(
+            whole_answer(4), client=lambda **given: build_client(**given | {"connect": from_nowhere})
+        )
         assert flight.error.startswith("client: cannot assign requested address")
 
     def test_an_address_that_refused_beside_one_that_this_machine_lacks_is_the_servers_fault(self) -> None:
@@ -111,7 +118,7 @@ class TestClientFaults:
         def refuse(_: httpx.Request) -> httpx.Response:
             raise httpx.ConnectError("all failed") from group
 
-        flight = one(whole_answer(4), client=partial(build_client, transport=httpx.MockTransport(refuse)))
+        flight = one_over_a_socket(whole_answer(4), client=partial(build_client, transport=httpx.MockTransport(refuse)))
         assert flight.error == "cannot connect: connection refused"
 
 
@@ -161,10 +168,10 @@ class TestSettings:
         seen: list[tuple[Mapping[str, str], Bounds, bool]] = []
 
         def build(
-            *, headers: Mapping[str, str], bounds: Bounds, tls: ssl.SSLContext, keep_alive: bool
+            *, headers: Mapping[str, str], bounds: Bounds, tls: ssl.SSLContext, keep_alive: bool, connect: Connect
         ) -> httpx.AsyncClient:
             seen.append((headers, bounds, keep_alive))
-            return build_client(headers=headers, bounds=bounds, tls=tls, keep_alive=keep_alive)
+            return build_client(headers=headers, bounds=bounds, tls=tls, keep_alive=keep_alive, connect=connect)
 
-        assert one(whole_answer(4), client=build, headers={"X-Team": "blue"}).end is End.FINISHED
+        assert one_over_a_socket(whole_answer(4), client=build, headers={"X-Team": "blue"}).end is End.FINISHED
         assert seen == [({"X-Team": "blue"}, PATIENT, True), ({"X-Team": "blue"}, PATIENT, False)]
