@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from traffic.arrivals import poisson_arrivals
+from traffic.arrivals import POISSON
 from traffic.step_model import EngineSettings, StepModel
-from traffic.workload import CHAT_MIX, draw_lengths
+from traffic.workload import CHAT_MIX
 
 RAMP_S = 300.0
 WINDOW_S = 7200.0
@@ -57,8 +57,8 @@ class Look:
 
 
 def look(settings: EngineSettings, rate_rps: float, limits: Limits, seed: int, run: int) -> Look:
-    due_s = poisson_arrivals(rate_rps, seed, run, RAMP_S + WINDOW_S + TAIL_S)
-    lengths = draw_lengths(CHAT_MIX, seed, run, len(due_s))
+    due_s = POISSON.due_s(rate_rps, seed, run, RAMP_S + WINDOW_S + TAIL_S)
+    lengths = CHAT_MIX.draw(seed, run, len(due_s))
     driven = StepModel(settings, seed, run).drive(due_s, lengths.input_tokens, lengths.output_tokens)
     cohort = (due_s >= RAMP_S) & (due_s < RAMP_S + WINDOW_S)
     ttft_s = (driven.first_token_s - due_s)[cohort]

@@ -52,6 +52,9 @@ _TRIES = 10
 _LEAST_UNIQUE_WORDS = 3
 """A prompt that was drawn before is drawn again; one or two words cannot always be new, and no cache keeps them."""
 
+HISTORY = "turn with history"
+"""The class whose prompts hold an earlier turn and its answer."""
+
 _LONG_ANSWER_ASK = "Write a long and detailed continuation of this account, paragraph by paragraph:"
 _DOCUMENT_ASK = "Read the document above again, then answer the question that follows."
 _DOCUMENT_QUESTION = "Which of the people above finished the work, and what did it cost them?"
@@ -72,6 +75,34 @@ class TokenRatio:
         return max(1, round((tokens - self.overhead_tokens) / self.tokens_per_word))
 
 
+@dataclass(frozen=True, slots=True)
+class TextKey:
+    """What prompts are drawn from, so that no text is sent twice to one server.
+
+    start: how many servers this run started before. rate_rps: None for a closed loop. attempt: further tries of the
+    same window on the same server. index: of the one request that is asked for, where a closed loop makes its prompts
+    one by one.
+    """
+
+    seed: int
+    start: int
+    rate_rps: float | None
+    repeat: int
+    attempt: int = 0
+    index: int | None = None
+
+    def generator(self) -> np.random.Generator:
+        """For text that belongs to one request, or to all requests in their order."""
+        if self.index is None:
+            return self.shared("prompts")
+        return stream("closed prompts", self.seed, self.start, self.repeat, self.attempt, self.index)
+
+    def shared(self, purpose: str, *more: int) -> np.random.Generator:
+        """For text that several requests of one probe have in common: the same whichever request asks."""
+        rate = () if self.rate_rps is None else (rate_key(self.rate_rps),)
+        return stream(purpose, self.seed, self.start, *rate, self.repeat, self.attempt, *more)
+
+
 def sentences(generator: np.random.Generator, words: int) -> list[str]:
     """Exactly `words` English words, as a list of words in sentences; the last sentence may be cut short."""
     count = words // _WORDS_PER_SENTENCE + 1
@@ -89,7 +120,7 @@ def sentences(generator: np.random.Generator, words: int) -> list[str]:
 
 def prompt(generator: np.random.Generator, kind: str, words: int) -> tuple[Message, ...]:
     """One prompt of about `words` words in the shape of its class; unknown classes are a single user turn."""
-    if kind == "turn with history" and words >= 40:  # noqa: PLR2004 - shorter histories have nothing to split
+    if kind == HISTORY and words >= 40:  # noqa: PLR2004 - shorter histories have nothing to split
         text = sentences(generator, words)
         cuts = [0, words * 3 // 10, words * 8 // 10, words]
         roles = ("user", "assistant", "user")
@@ -110,21 +141,10 @@ def prompt(generator: np.random.Generator, kind: str, words: int) -> tuple[Messa
 
 
 def prompts(
-    kinds: Sequence[str],
-    input_tokens: Sequence[int],
-    ratio: TokenRatio,
-    *,
-    seed: int,
-    start: int,
-    rate_rps: float,
-    repeat: int,
-    attempt: int = 0,
+    kinds: Sequence[str], input_tokens: Sequence[int], ratio: TokenRatio, key: TextKey
 ) -> list[tuple[Message, ...]]:
-    """The prompts of one probe, one per request, from (seed, start, rate, repeat, attempt).
-
-    start: how many servers this run started before. attempt: further tries of the same window on the same server.
-    """
-    generator = stream("prompts", seed, start, rate_key(rate_rps), repeat, attempt)
+    """The prompts of one probe, one per request; none is drawn twice where its length allows it."""
+    generator = key.generator()
     seen: set[tuple[Message, ...]] = set()
     texts = []
     for kind, tokens in zip(kinds, input_tokens, strict=True):

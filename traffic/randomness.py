@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +20,11 @@ def stream(purpose: str, *keys: int) -> np.random.Generator:
     """
     digest = hashlib.sha256(repr((purpose, *keys)).encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest)))
+
+
+def fresh_key() -> int:
+    """A key that no run has had before. What is drawn from it can be drawn again only if the key is written down."""
+    return secrets.randbits(48)
 
 
 def rate_key(rate_rps: float) -> int:

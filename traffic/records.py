@@ -39,7 +39,12 @@ class Request:
 
     due_s: seconds after the probe's start at which it should go out. kind: class of the mix. input_tokens and
     output_tokens: the lengths asked for. in_cohort: due inside the measured window. messages: the prompt; empty for an
-    engine that needs lengths only. force_length: ask the server for exactly output_tokens.
+    engine that needs lengths only. force_length: ask the server for exactly output_tokens. shared_tokens: how many of
+    input_tokens an earlier request of the same schedule has as a prefix, since the workload wants it so.
+
+    A later turn of a conversation names in `after` the index of the turn that it follows. It is due think_s after that
+    one's end; its due_s is the earliest that can be. Its messages are the new user turn alone, while input_tokens
+    counts the whole prompt: history, scheduled answers and the new turn.
     """
 
     index: int
@@ -50,6 +55,9 @@ class Request:
     in_cohort: bool = True
     force_length: bool = True
     messages: tuple[Message, ...] = ()
+    after: int | None = None
+    think_s: float = 0.0
+    shared_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -72,6 +80,8 @@ class Flight:
     ended_s: float | None = None
     end: End | None = None
     error: str = ""
+    answer: list[str] | None = None
+    """Pieces of the visible answer, for a later turn that repeats it; None where nobody needs them."""
 
     def token(self, now_s: float, count: int = 1) -> None:
         """A chunk with `count` tokens arrived."""

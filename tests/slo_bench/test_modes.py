@@ -8,7 +8,7 @@ import pytest
 
 from gates.slo import DEFAULT_SLO, parse_objective
 from slo_bench.modes import MODES, Mode, mode_named
-from traffic.arrivals import poisson_arrivals
+from traffic.arrivals import POISSON
 from traffic.errors import UsageError
 
 SMOKE, QUICK, FULL = (mode_named(name) for name in ("smoke", "quick", "full"))
@@ -67,14 +67,14 @@ def test_a_window_grows_where_the_percentile_needs_more_requests() -> None:
 def test_a_thin_draw_still_brings_enough_requests(rate_rps: float) -> None:
     need = max(each.min_n for each in DEFAULT_SLO)
     duration_s = QUICK.window_s(rate_rps, DEFAULT_SLO)
-    assert min(len(poisson_arrivals(rate_rps, seed, 0, duration_s)) for seed in range(200)) >= need
+    assert min(len(POISSON.due_s(rate_rps, seed, 0, duration_s)) for seed in range(200)) >= need
 
 
 def test_smoke_wants_twenty_requests() -> None:
     slo = SMOKE.slo(DEFAULT_SLO)
     duration_s = SMOKE.window_s(0.1, slo)
     assert duration_s > SMOKE.bounds.min_n / 0.1
-    thin = [seed for seed in range(400) if len(poisson_arrivals(0.1, seed, 0, duration_s)) < SMOKE.bounds.min_n]
+    thin = [seed for seed in range(400) if len(POISSON.due_s(0.1, seed, 0, duration_s)) < SMOKE.bounds.min_n]
     assert len(thin) / 400 < 0.01
 
 

@@ -9,10 +9,10 @@ from engines import words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traffic.prompts import TokenRatio, prompt, prompts, sentences
+from traffic.prompts import TextKey, TokenRatio, prompt, prompts, sentences
 from traffic.randomness import stream
 from traffic.records import Message
-from traffic.workload import CHAT_MIX, draw_lengths
+from traffic.workload import CHAT_MIX
 
 KINDS = [*(each.name for each in CHAT_MIX.classes), "fixed"]
 WORDS = TokenRatio()
@@ -21,10 +21,7 @@ WORDS = TokenRatio()
 def one_probe(
     *, seed: int = 0, start: int = 0, rate_rps: float = 11.1803, repeat: int = 0, attempt: int = 0, n: int = 50
 ) -> list[tuple[Message, ...]]:
-    lengths = draw_lengths(CHAT_MIX, seed, repeat, n)
-    kinds = [CHAT_MIX.classes[index].name for index in lengths.kinds.tolist()]
-    keys = {"seed": seed, "start": start, "repeat": repeat, "attempt": attempt}
-    return prompts(kinds, lengths.input_tokens.tolist(), WORDS, rate_rps=rate_rps, **keys)
+    return CHAT_MIX.texts(CHAT_MIX.draw(seed, repeat, n), WORDS, TextKey(seed, start, rate_rps, repeat, attempt))
 
 
 def openings(texts: Sequence[tuple[Message, ...]], count: int = 16) -> list[str]:
@@ -101,7 +98,7 @@ def test_a_measured_ratio_brings_the_tokens_within_half_a_word(
     per_word: float, overhead: float, tokens: int, seed: int
 ) -> None:
     ratio = TokenRatio(per_word, overhead)
-    made = prompts(["fixed"], [tokens], ratio, seed=seed, start=0, rate_rps=8.0, repeat=0)
+    made = prompts(["fixed"], [tokens], ratio, TextKey(seed, 0, 8.0, 0))
     assert words(made[0]) * per_word + overhead == pytest.approx(tokens, abs=per_word / 2 + 1e-6)
 
 

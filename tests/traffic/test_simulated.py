@@ -5,13 +5,13 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from traffic.arrivals import poisson_arrivals
+from traffic.arrivals import POISSON
 from traffic.clock import sleep_until
 from traffic.records import End, Flight, Request
 from traffic.simulated import SimulatedEngine, TokenCallback
 from traffic.step_model import EngineSettings, StepModel, StepOutcome
 from traffic.virtual_time import VirtualLoop, run_virtual
-from traffic.workload import CHAT_MIX, draw_lengths
+from traffic.workload import CHAT_MIX
 
 SETTINGS = EngineSettings()
 
@@ -24,8 +24,8 @@ async def chat_on_a_fresh_engine(
     rate_rps: float, horizon_s: float, *, beside: int = 0
 ) -> tuple[list[Request], list[Flight]]:
     """The chat mix; with `beside` one answer of so many tokens first, which keeps the engine from being idle."""
-    due_s = poisson_arrivals(rate_rps, 0, 0, horizon_s)
-    lengths = draw_lengths(CHAT_MIX, 0, 0, len(due_s))
+    due_s = POISSON.due_s(rate_rps, 0, 0, horizon_s)
+    lengths = CHAT_MIX.draw(0, 0, len(due_s))
     each = zip(due_s.tolist(), lengths.input_tokens.tolist(), lengths.output_tokens.tolist(), strict=True)
     requests = [request(0.0, 10, beside)] * (beside > 0) + [request(*one) for one in each]
     flights = [Flight() for _ in requests]

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from traffic.arrivals import poisson_arrivals
+from traffic.arrivals import POISSON
 from traffic.step_model import Driven, EngineSettings, Job, Stage, StepModel
-from traffic.workload import CHAT_MIX, draw_lengths
+from traffic.workload import CHAT_MIX
 
 QUIET = EngineSettings(step_noise_share=0.0, wander_share=0.0, first_shape_cost_s=0.0)
 TINY = replace(QUIET, max_num_seqs=4, max_num_batched_tokens=12, max_model_len=24, kv_cache_tokens=40)
@@ -88,8 +88,8 @@ def run_to_rest(model: StepModel, now_s: float = 0.0) -> float:
 
 
 def chat(rate_rps: float, horizon_s: float) -> Plan:
-    due_s = poisson_arrivals(rate_rps, 0, 0, horizon_s)
-    lengths = draw_lengths(CHAT_MIX, 0, 0, len(due_s))
+    due_s = POISSON.due_s(rate_rps, 0, 0, horizon_s)
+    lengths = CHAT_MIX.draw(0, 0, len(due_s))
     return list(zip(due_s.tolist(), lengths.input_tokens.tolist(), lengths.output_tokens.tolist(), strict=True))
 
 
