@@ -42,7 +42,7 @@ class _Block:
 class SloReferee:
     """Ends a probe that is lost by arithmetic, grows without bound, or only produces errors.
 
-    Lost: more requests that have ended are over a limit than the whole cohort may have. Those still under way are not
+    Lost: more requests that have ended are over a limit than the largest cohort may have. Those still under way are not
     counted, however late: the verdict is made from records alone, and both must agree. Growth: see `is_growing`; or
     in-flight exceeds what the limits themselves allow.
     """
@@ -58,7 +58,8 @@ class SloReferee:
 
     def __post_init__(self) -> None:
         self.over = [0] * len(self.slo)
-        self.limit = [allowed(self.schedule.window.scheduled, objective.percentile) for objective in self.slo]
+        most = largest_cohort(self.schedule)
+        self.limit = [allowed(most, objective.percentile) for objective in self.slo]
 
     def resolved(self, record: RequestRecord) -> None:
         """Count a request of the cohort."""
@@ -69,31 +70,43 @@ class SloReferee:
         if record.ended_s is not None:
             self.recent.append((record.ended_s, record.has_failed))
 
-    def look(self, now_s: float, in_flight: int) -> Stop | None:
+    def look(self, now_s: float, in_flight: int, sent: int) -> Stop | None:
         """A reason to end, or None."""
         if self._errors(now_s):
             return Stop.ERRORS
         if any(count > most for count, most in zip(self.over, self.limit, strict=True)):
             return Stop.LOST
-        return Stop.GROWTH if self._grows(now_s, in_flight) else None
+        return Stop.GROWTH if self._grows(now_s, in_flight, sent) else None
 
     def _errors(self, now_s: float) -> bool:
         self.recent = [(ended_s, failed) for ended_s, failed in self.recent if ended_s >= now_s - ERROR_WINDOW_S]
         errors = sum(failed for _, failed in self.recent)
         return errors >= ERROR_MIN and errors >= ERROR_SHARE * len(self.recent)
 
-    def _grows(self, now_s: float, in_flight: int) -> bool:
+    def _grows(self, now_s: float, in_flight: int, sent: int) -> bool:
         window = self.schedule.window
         ceiling = (window.rate_rps or 0.0) * drain_limit_s(self.slo, window.longest_output_tokens)
         if in_flight > ceiling + CROWD_SIGMAS * math.sqrt(ceiling):
             return True
         if now_s < (len(self.blocks) + 1) * BLOCK_S or now_s > window.window_end_s + 1:
             return False
-        sent = sum(request.due_s <= now_s for request in self.schedule.requests)
         done = sent - in_flight
         self.blocks.append(_Block(sent - self._seen_sent, done - self._seen_done, in_flight))
         self._seen_sent, self._seen_done = sent, done
         return is_growing(self.blocks[1:])  # the first block fills an empty server
+
+
+def largest_cohort(schedule: Schedule) -> int:
+    """The most requests that the cohort can have.
+
+    A later turn of a conversation may come whenever its server lets it, but not before its due_s: each that might come
+    inside the window counts. More requests allow more misses, so what is lost with all of them is lost with fewer.
+    """
+    window = schedule.window
+    return sum(
+        request.in_cohort if request.after is None else request.due_s < window.window_end_s
+        for request in schedule.requests
+    )
 
 
 def is_growing(blocks: Sequence[_Block]) -> bool:

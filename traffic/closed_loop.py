@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from traffic.clock import running_clock, sleep_until
+from traffic.clock import next_tick, running_clock, sleep_until
 from traffic.engine import Engine
 from traffic.in_flight import InFlight
-from traffic.probe import LEAD_S, TICK_S, ProbeFacts, Progress, Stop
+from traffic.probe import TICK_S, ProbeFacts, Progress, Stop
 from traffic.records import End, Request, RequestRecord
 from traffic.schedule import Window
+from traffic.sender import LEAD_S
+from traffic.vitals import Vitals
 
 PAUSE_AFTER_FAILURE_S = 0.1
 """A server that refuses at once must not be asked as fast as this machine can."""
@@ -79,27 +81,27 @@ class _Loop:
             await asyncio.sleep(PAUSE_AFTER_FAILURE_S if request.index in self.failed else LEAST_GAP_S)
 
     async def run(self, check: Callable[[], None], observe: Callable[[Progress], None]) -> ProbeFacts:
-        started_utc, offset_s = self.clock.utc(), self.clock.utc_s() - self.clock.now_s()
+        started_utc, vitals = self.clock.utc(), Vitals(self.clock)
         await sleep_until(self.origin_s)
         self.workers = [asyncio.create_task(self._work()) for _ in range(self.window.concurrency or 1)]
-        stop, stall_max_s, tick = None, 0.0, 0
+        stop, tick, now_s = None, 0, 0.0
         while stop is None:
-            tick += 1
+            tick = next_tick(tick, now_s, TICK_S)
             moment_s = self.origin_s + tick * TICK_S
             await sleep_until(moment_s)
-            stall_max_s = max(stall_max_s, self.clock.now_s() - moment_s)
+            now_s = self.now_s()
+            vitals.look(moment_s)
             self.air.check()
             check()
             for worker in self.workers:
                 if worker.done():
                     worker.result()
-            now_s = self.now_s()
             observe(Progress(now_s, len(self.air), self.sent, len(self.air.records), self.window))
             if now_s >= self.window.drain_end_s:
                 stop = Stop.DRAIN_LIMIT
             elif now_s >= self.window.window_end_s and not self.open_cohort:
                 stop = Stop.COMPLETE
-        load_s = self.now_s()
+        load_s, cpu_share = self.now_s(), vitals.cpu_share
         await self._stop(End.UNFINISHED)
         return ProbeFacts(
             window=replace(self.window, scheduled=self.cohort),
@@ -108,8 +110,9 @@ class _Loop:
             started_utc=started_utc,
             load_s=load_s,
             saved_s=0.0,
-            stall_max_s=stall_max_s,
-            clock_step_s=self.clock.utc_s() - self.clock.now_s() - offset_s,
+            stall_max_s=vitals.stall_max_s,
+            clock_step_s=vitals.clock_step_s,
+            cpu_share=cpu_share,
         )
 
     async def _stop(self, cohort_end: End) -> None:

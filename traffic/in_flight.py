@@ -28,9 +28,9 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._flights)
 
-    def send(self, request: Request) -> asyncio.Task[None]:
-        """Start a request now."""
-        flight = Flight()
+    def send(self, request: Request, flight: Flight | None = None) -> asyncio.Task[None]:
+        """Start a request now. flight: where its facts go, for a caller that wants to see them too."""
+        flight = flight or Flight()
         task = asyncio.create_task(self._engine.generate(request, flight), name=f"request-{request.index}")
         self._tasks[request.index] = task
         self._flights[request.index] = (request, flight)

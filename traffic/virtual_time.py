@@ -51,6 +51,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual POSIX seconds."""
         return EPOCH_UTC_S + self._virtual_now_s
 
+    def cpu_s(self) -> None:
+        """None: computing takes no virtual time, so no share of it either."""
+
     def jump(self, timeout: float | None) -> None:
         """Move the clock to the next timer; `timeout` is what the loop would have slept.
 

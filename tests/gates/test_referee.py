@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from gates.referee import SloReferee, is_growing
 from gates.slo import DEFAULT_SLO, Objective, drain_limit_s, judge, parse_objective
 from gates.verdict import LimitedBy, Outcome, ProbeVerdict, judge_probe
+from traffic.conversations import Conversations
 from traffic.engine import Engine
 from traffic.probe import Stop, run_probe
 from traffic.records import End, Flight, Request, RequestRecord
@@ -51,7 +53,7 @@ def stops(told: list[RequestRecord], scheduled: int) -> list[Stop | None]:
     for each in told:
         referee.resolved(each)
         assert each.ended_s is not None
-        looks.append(referee.look(each.ended_s, 0))
+        looks.append(referee.look(each.ended_s, 0, 0))
     return looks
 
 
@@ -84,6 +86,41 @@ def test_a_lost_probe_is_judged_a_fail_by_what_had_ended(drawn: list[RequestReco
             assert not all(judge(objective, told[:count]).holds for objective in SLO)
 
 
+def with_later_turns(first: int, later_s: list[float]) -> Schedule:
+    """First turns due at 0 s, and later ones due at these moments at the earliest, each after one of the first."""
+    plan = schedule([0.0] * first + later_s)
+    turns = [replace(each, after=each.index % first) for each in plan.requests[first:]]
+    return Schedule(plan.window, (*plan.requests[:first], *turns))
+
+
+def test_turns_that_may_still_come_count_as_good_ones_before_a_loss_is_claimed() -> None:
+    bad = record(0, ttft_s=3.0, ended_s=4.0)
+
+    def stop(plan: Schedule, misses: int) -> Stop | None:
+        referee = SloReferee((parse_objective("ttft:p90:2000"),), plan)
+        for _ in range(misses):
+            referee.resolved(bad)
+        return referee.look(20.0, 0, 0)
+
+    assert [stop(with_later_turns(10, []), misses) for misses in (1, 2)] == [None, Stop.LOST]
+    assert [stop(with_later_turns(10, [9.9] * 10), misses) for misses in (2, 3)] == [None, Stop.LOST]
+    assert [stop(with_later_turns(10, [10.0] * 10), misses) for misses in (1, 2)] == [None, Stop.LOST]
+
+
+def test_a_probe_of_conversations_that_is_ended_as_lost_is_a_fail() -> None:
+    workload = Conversations(mean_turns=3.0, mean_think_s=2.0)
+    verdict = probe(Scripted(answer(ttft_s=2.5)), rate_rps=5.0, workload=workload)
+    assert verdict.facts.stop is Stop.LOST
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.facts.saved_s > 0
+
+
+def test_conversations_that_go_well_are_measured_to_the_end() -> None:
+    verdict = probe(Scripted(answer()), rate_rps=5.0, workload=Conversations(mean_think_s=2.0), duration_s=25.0)
+    assert (verdict.facts.stop, verdict.outcome) == (Stop.COMPLETE, Outcome.PASS)
+    assert verdict.summary.n == verdict.facts.window.scheduled
+
+
 def test_requests_over_each_limit_are_counted_for_the_view() -> None:
     referee = SloReferee(SLO, schedule([0.0] * 10))
     for each in (GOOD, record(1, ttft_s=3.0), record(2, tpot_s=0.06), failed(record(3))):
@@ -96,7 +133,7 @@ def errors_at(failed_s: list[float], fine_s: list[float], now_s: float) -> Stop 
     ends = [(moment_s, End.FAILED) for moment_s in failed_s] + [(moment_s, End.FINISHED) for moment_s in fine_s]
     for index, (ended_s, end) in enumerate(sorted(ends)):
         referee.resolved(record(index, ended_s=ended_s, end=end))
-    return referee.look(now_s, 0)
+    return referee.look(now_s, 0, 0)
 
 
 def test_a_fifth_of_errors_within_five_seconds_ends_it() -> None:
@@ -201,7 +238,10 @@ def grows(rate_rps: float, seed: int) -> bool:
     outputs = np.array([each.output_tokens for each in plan.requests])
     driven = StepModel(EngineSettings(), seed).drive(due_s, inputs, outputs, until_s=142.0)
     ended_s = np.nan_to_num(driven.ended_s, nan=np.inf)
-    looks = [referee.look(now_s, int(np.sum((due_s <= now_s) & (ended_s > now_s)))) for now_s in np.arange(1.0, 141.0)]
+    looks = set()
+    for now_s in np.arange(1.0, 141.0):
+        is_sent = due_s <= now_s
+        looks.add(referee.look(now_s, int(np.sum(is_sent & (ended_s > now_s))), int(np.sum(is_sent))))
     return Stop.GROWTH in looks
 
 
@@ -234,8 +274,10 @@ def test_a_server_that_meets_every_limit_is_not_unstable_however_its_requests_bu
 
 
 def test_a_steady_count_is_no_growth() -> None:
-    referee = SloReferee(DEFAULT_SLO, planned(10.0, CHAT_MIX, DEFAULT_SLO, 0, 120.0))
-    assert {referee.look(float(now_s), 60) for now_s in range(1, 141)} == {None}
+    plan = planned(10.0, CHAT_MIX, DEFAULT_SLO, 0, 120.0)
+    referee = SloReferee(DEFAULT_SLO, plan)
+    sent = [sum(request.due_s <= now_s for request in plan.requests) for now_s in range(1, 141)]
+    assert {referee.look(float(now_s), 60, sent[now_s - 1]) for now_s in range(1, 141)} == {None}
 
 
 def test_too_few_blocks_are_no_growth() -> None:

@@ -42,13 +42,13 @@ class Whistle:
     at_s: float = 1e9
     stop: Stop = Stop.LOST
     told: list[RequestRecord] = field(default_factory=list)
-    looks: list[tuple[float, int]] = field(default_factory=list)
+    looks: list[tuple[float, int, int]] = field(default_factory=list)
 
     def resolved(self, record: RequestRecord) -> None:
         self.told.append(record)
 
-    def look(self, now_s: float, in_flight: int) -> Stop | None:
-        self.looks.append((now_s, in_flight))
+    def look(self, now_s: float, in_flight: int, sent: int) -> Stop | None:
+        self.looks.append((now_s, in_flight, sent))
         return self.stop if now_s >= self.at_s else None
 
 
@@ -78,6 +78,15 @@ def test_a_first_token_is_charged_from_the_due_time_when_the_client_is_late() ->
     assert [each.ttft_s for each in facts.records[:4]] == pytest.approx([0.7, 0.6, 0.5, 0.1])
     assert [each.send_lag_s for each in facts.records[:4]] == pytest.approx([0.0, 0.5, 0.4, 0.0])
     assert facts.stall_max_s == pytest.approx(0.35)  # the tick at 1.25 s came at 1.6 s
+
+
+def test_a_client_whose_every_turn_is_slow_has_stalls_of_that_length_and_no_longer() -> None:
+    def slow_view(_: Progress) -> None:
+        loop: Any = asyncio.get_running_loop()
+        loop._virtual_now_s += 0.4
+
+    facts = probe(Scripted(answer()), schedule(EVERY_SECOND), observe=slow_view)
+    assert 0.1 < facts.stall_max_s <= 0.4
 
 
 def test_a_dispatch_that_costs_time_does_not_slow_the_load_down() -> None:  # R12
@@ -174,8 +183,8 @@ def test_the_referee_hears_of_the_cohort_alone_and_looks_every_second() -> None:
     referee = Whistle()
     probe(Scripted(answer(0.5), {9: answer(2.2)}), schedule(EVERY_SECOND, start_s=2.0), referee)
     assert [each.index for each in referee.told] == [2, 3, 4, 5, 6, 7, 8, 9]
-    assert [now_s for now_s, _ in referee.looks] == pytest.approx([1.0 * tick for tick in range(1, 12)])
-    assert referee.looks[10] == (pytest.approx(11.0), 1)
+    assert [now_s for now_s, _, _ in referee.looks] == pytest.approx([1.0 * tick for tick in range(1, 12)])
+    assert referee.looks[10] == (pytest.approx(11.0), 1, 11)
 
 
 def test_a_request_that_was_due_but_never_sent_has_its_record() -> None:
@@ -185,8 +194,8 @@ def test_a_request_that_was_due_but_never_sent_has_its_record() -> None:
             loop._virtual_now_s += 2.5
 
     class Late(Whistle):
-        def look(self, now_s: float, in_flight: int) -> Stop | None:
-            return super().look(loop_s() - 0.05 if now_s >= 4.0 else now_s, in_flight)
+        def look(self, now_s: float, in_flight: int, sent: int) -> Stop | None:
+            return super().look(loop_s() - 0.05 if now_s >= 4.0 else now_s, in_flight, sent)
 
     facts = probe(Scripted(answer(0.5)), schedule(EVERY_SECOND), Late(at_s=6.0), observe=stand_still)
     assert facts.load_s == pytest.approx(6.5)
