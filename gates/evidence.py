@@ -16,8 +16,9 @@ import numpy.typing as npt
 from gates.slo import Metric, Objective, is_miss
 from gates.validity import MEASURED
 from gates.verdict import LimitedBy, ProbeVerdict
-from traffic.probe import LEAD_S, ProbeFacts
+from traffic.probe import ProbeFacts
 from traffic.records import End, RequestRecord
+from traffic.sender import LEAD_S
 from traffic.server_facts import Change, ServerSample, difference
 from traffic.summary import cohort, mean
 
@@ -138,6 +139,14 @@ def counted(facts: ProbeFacts, metric: Metric, looks: Sequence[tuple[float, Serv
         if moment_s is not None and start_s < moment_s <= end_s:
             found.append(each)
     return found
+
+
+def server_cached_share(facts: ProbeFacts, samples: Sequence[ServerSample]) -> float | None:
+    """Prompt tokens that a prefix cache held, by the server's own counts over the window; None where it has none."""
+    window = facts.window
+    looks = [each for each in during(facts, samples) if window.window_start_s <= each[0] < window.window_end_s]
+    change = whole_change(looks)
+    return None if change is None else change.cached_share
 
 
 def side_by_side(facts: ProbeFacts, samples: Sequence[ServerSample]) -> tuple[SideBySide, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,9 @@ class Bounds:
     """What a measurement may be off by and still be one."""
 
     send_lag_p99_s: float = 0.010
+    send_lag_max_s: float = 0.5
     achieved_share: float = 0.99
+    cpu_share: float = 0.85
     stall_max_s: float = 0.5
     clock_step_s: float = 1.0
     short_answer_share: float = 0.01
@@ -28,7 +31,7 @@ MIN_STREAM_TOKENS = 8
 """Shorter answers may come in one piece from a busy server that merges chunks."""
 
 MEASURED = Bounds()
-SMOKE = Bounds(send_lag_p99_s=0.100, stall_max_s=2.0, min_n=20)
+SMOKE = Bounds(send_lag_p99_s=0.100, send_lag_max_s=2.0, cpu_share=math.inf, stall_max_s=2.0, min_n=20)
 """The smoke mode runs beside its server on small machines and calls itself no measurement."""
 
 
@@ -48,19 +51,23 @@ def invalid_reasons(
 
 
 def _client(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
+    relief = _relief(facts)
     reasons = []
-    lag_s = summary.send_lag_p99_s
-    if lag_s is not None and lag_s > bounds.send_lag_p99_s:
-        reasons.append(
-            f"send lag p99 {lag_s * 1000:.1f} ms is above {bounds.send_lag_p99_s * 1000:.0f} ms: "
-            "give the client a free core or lower the rate"
-        )
+    if facts.client_fault is not None:
+        reasons.append(f"{facts.client_fault}: free memory and cores of this machine, then measure again")
+    for name, lag_s, bound_s in (
+        ("send lag p99", summary.send_lag_p99_s, bounds.send_lag_p99_s),
+        ("the largest send lag", summary.send_lag_max_s, bounds.send_lag_max_s),
+    ):
+        if lag_s is not None and lag_s > bound_s:
+            reasons.append(f"{name} {lag_s * 1000:.1f} ms is above {bound_s * 1000:.0f} ms: {relief}")
     share = summary.achieved_share
     if share is not None and share < bounds.achieved_share:
         reasons.append(
-            f"only {share:.1%} of the requests due in the window were sent in it: the client cannot "
-            "keep up, give it a free core or lower the rate"
+            f"only {share:.1%} of the requests due in the window were sent in it: the client cannot keep up, {relief}"
         )
+    if facts.cpu_share is not None and facts.cpu_share > bounds.cpu_share:
+        reasons.append(f"the client used {facts.cpu_share:.0%} of its core, so what it reads is late: {relief}")
     if summary.client_errors:
         error = next(each.error for each in cohort(facts.records) if each.error.startswith("client: "))
         reasons.append(f"{summary.client_errors} requests failed in the client ({error.removeprefix('client: ')})")
@@ -69,6 +76,13 @@ def _client(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
     if abs(facts.clock_step_s) > bounds.clock_step_s:
         reasons.append(f"UTC and the monotonic clock moved apart by {facts.clock_step_s:+.1f} s: check time keeping")
     return reasons
+
+
+def _relief(facts: ProbeFacts) -> str:
+    """What a client that is too slow needs."""
+    if facts.window.concurrency is not None:
+        return "give the client a free core or lower --concurrency"
+    return f"raise --load-workers (now {facts.workers}), with a free core for each, or lower the rate"
 
 
 def _answers(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
@@ -80,17 +94,34 @@ def _answers(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
             "the server does not honour min_tokens and ignore_eos"
         )
     reasons += _streams(facts, bounds)
-    members = [each for each in cohort(facts.records) if each.cached_tokens is not None and each.prompt_tokens]
-    prompt_tokens = sum(each.prompt_tokens or 0 for each in members)
-    cached_tokens = sum(each.cached_tokens or 0 for each in members)
-    if prompt_tokens and cached_tokens / prompt_tokens > bounds.cached_share:
-        reasons.append(
-            f"{cached_tokens / prompt_tokens:.1%} of the prompt tokens came from a prefix cache: "
-            "restart the server or use another --seed"
-        )
+    cache_reason = cache_flatters(facts, cached_share(facts), bounds)
+    if cache_reason is not None:
+        reasons.append(cache_reason)
     if facts.window.duplicate_prompts:
         reasons.append(f"{facts.window.duplicate_prompts} prompts were sent twice: raise --length-scale")
     return reasons
+
+
+def cached_share(facts: ProbeFacts) -> float | None:
+    """Prompt tokens of the cohort that a prefix cache held, by the usage of each answer; None where no usage tells.
+
+    Some servers leave the count out of an answer for which it is 0.
+    """
+    members = [each for each in cohort(facts.records) if each.prompt_tokens]
+    prompt_tokens = sum(each.prompt_tokens or 0 for each in members)
+    told = [each.cached_tokens for each in members if each.cached_tokens is not None]
+    return sum(told) / prompt_tokens if told else None
+
+
+def cache_flatters(facts: ProbeFacts, share: float | None, bounds: Bounds = MEASURED) -> str | None:
+    """Why that share of cached prompt tokens spoils the probe; None for what the workload itself repeats."""
+    asked_for = facts.window.shared_share
+    if share is None or share <= asked_for + bounds.cached_share:
+        return None
+    repeats = f", though the workload repeats only {asked_for:.1%}" if asked_for else ""
+    return (
+        f"{share:.1%} of the prompt tokens came from a prefix cache{repeats}: restart the server or use another --seed"
+    )
 
 
 def _streams(facts: ProbeFacts, bounds: Bounds) -> list[str]:

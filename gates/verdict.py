@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gates.prompt_lengths import prompt_lengths
 from gates.slo import Metric, Objective, ObjectiveResult, is_miss, judge
-from gates.validity import MEASURED, Bounds, invalid_reasons
+from gates.validity import MEASURED, Bounds, cached_share, invalid_reasons
 from traffic.probe import ProbeFacts, Stop
 from traffic.summary import Summary, cohort, summarise
 
@@ -39,7 +40,8 @@ class LimitedBy(StrEnum):
 class ProbeVerdict:
     """Facts, and what they mean. outcome is None for an invalid probe: it is never a result.
 
-    flags: what a reader should know of the window, though it decides nothing.
+    flags: what a reader should know of the window, though it decides nothing. cached_share: prompt tokens that a prefix
+    cache held; None where neither usage nor the server's counts told.
     """
 
     facts: ProbeFacts
@@ -51,6 +53,7 @@ class ProbeVerdict:
     misses: int
     goodput_rps: float | None
     flags: tuple[str, ...] = ()
+    cached_share: float | None = None
 
     @property
     def is_valid(self) -> bool:
@@ -84,7 +87,14 @@ def judge_probe(facts: ProbeFacts, slo: Sequence[Objective], bounds: Bounds = ME
         limited_by=None if outcome is Outcome.PASS else _limit(results, summary),
         misses=misses,
         goodput_rps=(len(members) - misses) / summary.measured_s if summary.measured_s > 0 else None,
+        flags=_flags(facts),
+        cached_share=cached_share(facts),
     )
+
+
+def _flags(facts: ProbeFacts) -> tuple[str, ...]:
+    lengths = prompt_lengths(facts)
+    return () if lengths is None or lengths.flag is None else (lengths.flag,)
 
 
 def _limit(results: Sequence[ObjectiveResult], summary: Summary) -> LimitedBy:

@@ -53,6 +53,10 @@ def write_requests(path: Path, facts: ProbeFacts) -> None:
         "saved_s": facts.saved_s,
         "stall_max_s": facts.stall_max_s,
         "clock_step_s": facts.clock_step_s,
+        "cpu_share": facts.cpu_share,
+        "workers": facts.workers,
+        "client_fault": facts.client_fault,
+        "abandoned_turns": facts.abandoned_turns,
     }
     columns = {name: [getattr(record, name) for record in facts.records] for name in (field.name for field in SCHEMA)}
     columns["end"] = [end.value for end in columns["end"]]
@@ -82,4 +86,8 @@ def _facts(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Probe
         saved_s=about["saved_s"],
         stall_max_s=about["stall_max_s"],
         clock_step_s=about["clock_step_s"],
+        cpu_share=about.get("cpu_share"),
+        workers=about.get("workers", 1),
+        client_fault=about.get("client_fault"),
+        abandoned_turns=about.get("abandoned_turns", 0),
     )

@@ -9,6 +9,7 @@ from typing import Literal
 
 from gates.capacity import Capacity
 from gates.cause import Cause
+from gates.prompt_lengths import prompt_lengths
 from gates.slo import Metric, Objective, ObjectiveResult
 from gates.verdict import LimitedBy, ProbeVerdict
 from reports.run_directory import CauseRow, EngineKind, ObjectiveRow, ProbeRow, SweepDocument, WarmUp
@@ -26,6 +27,7 @@ def probe_row(
     facts, summary = verdict.facts, verdict.summary
     members = [record for record in cohort(facts.records) if record.is_resolved]
     ttft, tpot = (sample(members, metric.of) for metric in (Metric.TTFT, Metric.TPOT))
+    lengths = prompt_lengths(facts)
     over = {metric: verdict.result(metric) for metric in (Metric.TTFT, Metric.TPOT)}
 
     def p99(values: Sequence[float]) -> float | None:
@@ -63,9 +65,19 @@ def probe_row(
         send_lag_p50_s=summary.send_lag_p50_s,
         send_lag_p99_s=summary.send_lag_p99_s,
         send_lag_max_s=summary.send_lag_max_s,
+        load_workers=facts.workers,
+        client_cpu_share=facts.cpu_share,
+        stall_max_s=facts.stall_max_s,
+        clock_step_s=facts.clock_step_s,
+        abandoned_turns=facts.abandoned_turns,
         output_tokens_per_s=summary.output_tokens_per_s,
         output_tokens_mean=summary.mean_output_tokens,
         prompt_tokens_mean=summary.mean_prompt_tokens,
+        prompt_tokens_min=None if lengths is None else lengths.least,
+        prompt_tokens_max=None if lengths is None else lengths.most,
+        prompt_tokens_target_mean=None if lengths is None else lengths.target_mean,
+        cached_share=verdict.cached_share,
+        shared_share=facts.window.shared_share,
         started_utc=facts.started_utc.isoformat(),
         window_s=facts.window.duration_s,
         load_s=facts.load_s,
@@ -101,8 +113,9 @@ def sweep_document(
     warm_up: WarmUp | None,
     probes: Sequence[ProbeRow],
     causes: Sequence[CauseRow] = (),
+    client_limit_rps: float | None = None,
 ) -> SweepDocument:
-    """The sweep's answer with its windows; causes: of the failed ones."""
+    """The sweep's answer with its windows; causes: of the failed ones. client_limit_rps: see `SweepDocument`."""
     return SweepDocument(
         schema_version=1,
         label=label,
@@ -123,6 +136,7 @@ def sweep_document(
         limited_by=_limit_at(capacity.first_failed_rps, probes),
         cause=_cause_at(capacity.first_failed_rps, causes),
         causes=list(causes),
+        client_limit_rps=client_limit_rps,
         warm_up=warm_up,
         load_s=sum(row.load_s for row in probes),
         saved_s=sum(row.saved_s for row in probes),

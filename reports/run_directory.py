@@ -89,9 +89,19 @@ class ProbeRow(Document):
     send_lag_p50_s: float | None
     send_lag_p99_s: float | None
     send_lag_max_s: float | None
+    load_workers: int | None = None
+    client_cpu_share: float | None = None
+    stall_max_s: float | None = None
+    clock_step_s: float | None = None
+    abandoned_turns: int | None = None
     output_tokens_per_s: float | None
     output_tokens_mean: float | None
     prompt_tokens_mean: float | None
+    prompt_tokens_min: int | None = None
+    prompt_tokens_max: int | None = None
+    prompt_tokens_target_mean: float | None = None
+    cached_share: float | None = None
+    shared_share: float | None = None
     started_utc: str
     window_s: float
     load_s: float
@@ -120,16 +130,19 @@ class CauseRow(Document):
 
 
 class WarmUp(Document):
-    """Blocks of one replayed schedule; warm when two successive ones agree within 3 % on mean TPOT."""
+    """Blocks of one replayed schedule; warm when two successive ones agree within 3 % on mean TPOT. rate_rps: null in a closed loop."""
 
     is_warm: bool
-    rate_rps: float
+    rate_rps: float | None
     block_s: float
     tpot_mean_s: list[float | None]
 
 
 class SweepDocument(Document):
-    """The answer of a sweep, and every window behind it."""
+    """The answer of a sweep, and every window behind it.
+
+    client_limit_rps: the search ended there at the latest because the client can send no more; null where it did not.
+    """
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
     label: str
@@ -150,6 +163,7 @@ class SweepDocument(Document):
     limited_by: LimitedBy | None
     cause: str | None
     causes: list[CauseRow] = []
+    client_limit_rps: float | None = None
     warm_up: WarmUp | None
     load_s: float
     saved_s: float
@@ -173,7 +187,7 @@ class RunDocument(Document):
     """What was run, with which settings, where and when. Times are UTC, ISO 8601."""
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
-    kind: Literal["sweep"]
+    kind: Literal["sweep", "compare"]
     label: str
     status: Status
     reason: str | None = None
@@ -188,7 +202,7 @@ class RunDocument(Document):
 class ExperimentDocument(Document):
     """Which arms belong together, in the order in which they ran.
 
-    baseline: the arm that effects are measured against. drift_arm: the arm with the baseline's configuration, null
+    failed: arms without a sweep, and why. baseline: the arm that effects are measured against. drift_arm: the arm with the baseline's configuration, null
     where none ran. anchor_rps: the rate at which all arms are compared, null where the baseline has no capacity.
     """
 
@@ -198,6 +212,7 @@ class ExperimentDocument(Document):
     seed: int
     engine: EngineKind
     arms: list[str] = Field(min_length=1)
+    failed: dict[str, str] = {}
     baseline: str
     drift_arm: str | None
     anchor_rps: float | None = Field(gt=0)

@@ -143,6 +143,7 @@ class ServerMetrics(Collector):
             preemptions_total=model.preemptions_total,
             prompt_tokens_total=model.prompt_tokens_total,
             cached_tokens_total=0,
+            looked_up_tokens_total=0,
             generation_tokens_total=model.generation_tokens_total,
             step_tokens=self._step_tokens.histogram(),
             ttft_s=self._ttft.histogram(),

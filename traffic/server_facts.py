@@ -22,7 +22,13 @@ _WAITING = "vllm:num_requests_waiting"
 _KV_USE = "vllm:kv_cache_usage_perc"
 _PREEMPTIONS = "vllm:num_preemptions_total"
 _PROMPT = "vllm:prompt_tokens_total"
-_CACHED = ("vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total")
+_CACHE = (
+    ("vllm:prompt_tokens_cached_total", _PROMPT),
+    ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
+    ("vllm:gpu_prefix_cache_hits_total", "vllm:gpu_prefix_cache_queries_total"),
+)
+"""Tokens that a prefix cache held and the tokens that they are a part of, newest names first."""
+
 _GENERATION = "vllm:generation_tokens_total"
 _STEP_TOKENS = "vllm:iteration_tokens_total"
 _TTFT = "vllm:time_to_first_token_seconds"
@@ -33,7 +39,8 @@ _PREFILL = "vllm:request_prefill_time_seconds"
 _STARTED = "process_start_time_seconds"
 _HISTOGRAMS = (_STEP_TOKENS, _TTFT, _TPOT, _TOKEN_GAP, _QUEUE, _PREFILL)
 _PREFIXES = (
-    *(_RUNNING, _WAITING, _KV_USE, _PREEMPTIONS, _PROMPT, *_CACHED, _GENERATION, _STARTED),
+    *(_RUNNING, _WAITING, _KV_USE, _PREEMPTIONS, _PROMPT, _GENERATION, _STARTED),
+    *(name for pair in _CACHE for name in pair),
     *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("bucket", "sum", "count")),
 )
 _MOST = 2.0**53
@@ -98,10 +105,11 @@ class ServerSample:
 
     moment_s: loop time at which the answer came; a page is written just before it leaves. utc_s: POSIX seconds of the
     same moment. engines: how many were added up. running and waiting: requests in all engines; *_max: in the engine
-    that has most. kv_use_share: 0 to 1, of the fullest engine. *_total: since the server's start. step_tokens: tokens
-    per engine step. ttft_s, tpot_s, queue_s, prefill_s: per request, seconds, without network (vLLM's own meaning:
-    TTFT from its reception, queue to the first scheduling, prefill from there to the first token). token_gap_s: per
-    piece of output. started_utc_s: when the youngest process started.
+    that has most. kv_use_share: 0 to 1, of the fullest engine. *_total: since the server's start. cached_tokens_total:
+    of looked_up_tokens_total, the tokens that a prefix cache held (old servers count both in blocks). step_tokens:
+    tokens per engine step. ttft_s, tpot_s, queue_s, prefill_s: per request, seconds, without network (vLLM's own
+    meaning: TTFT from its reception, queue to the first scheduling, prefill from there to the first token).
+    token_gap_s: per piece of output. started_utc_s: when the youngest process started.
     """
 
     moment_s: float
@@ -115,6 +123,7 @@ class ServerSample:
     preemptions_total: int | None = None
     prompt_tokens_total: int | None = None
     cached_tokens_total: int | None = None
+    looked_up_tokens_total: int | None = None
     generation_tokens_total: int | None = None
     step_tokens: Histogram | None = None
     ttft_s: Histogram | None = None
@@ -158,7 +167,8 @@ def from_families(families: Iterable[Metric], *, moment_s: float, utc_s: float) 
     kv_use = page.values[_KV_USE]
     is_share = bool(kv_use) and all(0 <= value <= 1 for value in kv_use)
     started = page.values[_STARTED]
-    cached = next((total for name in _CACHED if (total := page.count(name)) is not None), None)
+    pairs = ((page.count(cached), page.count(looked_up)) for cached, looked_up in _CACHE)
+    cached, looked_up = next((pair for pair in pairs if None not in pair), (None, None))
     return ServerSample(
         moment_s=moment_s,
         utc_s=utc_s,
@@ -171,6 +181,7 @@ def from_families(families: Iterable[Metric], *, moment_s: float, utc_s: float) 
         preemptions_total=page.count(_PREEMPTIONS),
         prompt_tokens_total=page.count(_PROMPT),
         cached_tokens_total=cached,
+        looked_up_tokens_total=looked_up,
         generation_tokens_total=page.count(_GENERATION),
         step_tokens=page.histogram(_STEP_TOKENS),
         ttft_s=page.histogram(_TTFT),
@@ -238,6 +249,7 @@ class Change:
     preemptions: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    looked_up_tokens: int | None = None
     generation_tokens: int | None = None
     step_tokens: Histogram | None = None
     ttft_s: Histogram | None = None
@@ -274,10 +286,10 @@ class Change:
 
     @property
     def cached_share(self) -> float | None:
-        """Prompt tokens that a prefix cache held / all prompt tokens; None without prompts."""
-        if self.cached_tokens is None or not self.prompt_tokens:
+        """Prompt tokens that a prefix cache held / those that were looked up in it; None without prompts."""
+        if self.cached_tokens is None or not self.looked_up_tokens:
             return None
-        return min(1.0, self.cached_tokens / self.prompt_tokens)
+        return min(1.0, self.cached_tokens / self.looked_up_tokens)
 
 
 def difference(before: ServerSample, after: ServerSample) -> Change:
@@ -291,6 +303,7 @@ def difference(before: ServerSample, after: ServerSample) -> Change:
         preemptions=_more(before.preemptions_total, after.preemptions_total),
         prompt_tokens=_more(before.prompt_tokens_total, after.prompt_tokens_total),
         cached_tokens=_more(before.cached_tokens_total, after.cached_tokens_total),
+        looked_up_tokens=_more(before.looked_up_tokens_total, after.looked_up_tokens_total),
         generation_tokens=_more(before.generation_tokens_total, after.generation_tokens_total),
         step_tokens=_since(before.step_tokens, after.step_tokens),
         ttft_s=_since(before.ttft_s, after.ttft_s),
@@ -321,7 +334,8 @@ def _has_restarted(before: ServerSample, after: ServerSample) -> bool:
 def _counts(one: ServerSample) -> list[int | None]:
     histograms = (one.step_tokens, one.ttft_s, one.tpot_s, one.token_gap_s, one.queue_s, one.prefill_s)
     return [
-        *(one.preemptions_total, one.prompt_tokens_total, one.cached_tokens_total, one.generation_tokens_total),
+        *(one.preemptions_total, one.prompt_tokens_total, one.generation_tokens_total),
+        *(one.cached_tokens_total, one.looked_up_tokens_total),
         *(None if each is None else each.count for each in histograms),
     ]
 

@@ -9,7 +9,7 @@ import pytest
 from engines import failed, probe_facts, record
 
 from gates.slo import DEFAULT_SLO, parse_objective
-from gates.validity import MEASURED, SMOKE, Bounds, invalid_reasons
+from gates.validity import MEASURED, SMOKE, Bounds, cached_share, invalid_reasons
 from traffic.probe import ProbeFacts, Stop
 from traffic.records import End, RequestRecord
 from traffic.summary import summarise
@@ -54,13 +54,28 @@ INSIDE_AND_OUTSIDE = {
     "send lag": (
         lagging(N, 0.0099),
         lagging(N, 0.0102),
-        ["send lag p99 10.2 ms is above 10 ms", "free core", "lower the rate"],
+        ["send lag p99 10.2 ms is above 10 ms", "raise --load-workers (now 1)", "free core", "lower the rate"],
     ),
-    "send lag of few": (lagging(2, 5.0), lagging(3, 5.0), ["send lag p99 5000.0 ms"]),
+    "send lag of few": (lagging(2, 0.1), lagging(3, 0.1), ["send lag p99 100.0 ms"]),
+    "send lag of one": (
+        lagging(1, 0.499),
+        lagging(1, 0.502),
+        ["the largest send lag 502.0 ms is above 500 ms", "raise --load-workers"],
+    ),
     "achieved share": (
         unsent(2),
         unsent(3),
-        ["98.5% of the requests due in the window", "cannot keep up", "free core", "lower the rate"],
+        ["98.5% of the requests due in the window", "cannot keep up", "raise --load-workers", "lower the rate"],
+    ),
+    "a full core": (
+        probe_facts(cohort(), cpu_share=0.85),
+        probe_facts(cohort(), cpu_share=0.86, workers=2),
+        ["the client used 86% of its core", "what it reads is late", "raise --load-workers (now 2)"],
+    ),
+    "a worker that died": (
+        probe_facts(cohort(), workers=2),
+        probe_facts(cohort(), stop=Stop.CLIENT, workers=2, client_fault="a load worker died (exit -9)"),
+        ["a load worker died (exit -9): free memory and cores of this machine, then measure again"],
     ),
     "client errors": (
         probe_facts(some(1, end=End.FAILED, error="HTTP 500: client: no")),
@@ -121,8 +136,19 @@ def test_a_reason_appears_exactly_when_its_bound_is_crossed_and_names_cause_and_
 
 
 def test_every_reason_is_told_at_once() -> None:
-    facts = probe_facts(some(50, sent_s=None), stall_max_s=3.0, clock_step_s=9.0, window={"duplicate_prompts": 4})
-    assert len(reasons(facts)) == 4
+    window = {"duplicate_prompts": 4}
+    facts = probe_facts(some(50, sent_s=None), stall_max_s=3.0, clock_step_s=9.0, cpu_share=0.99, window=window)
+    assert len(reasons(facts)) == 5
+
+
+def test_a_closed_loop_is_not_told_to_take_what_it_cannot_have() -> None:
+    (reason,) = reasons(probe_facts(cohort(), cpu_share=0.99, window={"concurrency": 500, "rate_rps": None}))
+    assert "lower --concurrency" in reason
+    assert "--load-workers" not in reason
+
+
+def test_where_nobody_counts_cpu_time_nobody_is_accused_of_it() -> None:  # the simulated engine
+    assert reasons(probe_facts(cohort(), cpu_share=None)) == ()
 
 
 def test_twenty_requests_are_too_few_to_say_however_good_they_are() -> None:  # R15 (b)
@@ -169,6 +195,20 @@ def test_a_server_that_does_not_count_its_cache_is_not_accused() -> None:
     assert reasons(probe_facts(cohort(prompt_tokens=None, cached_tokens=50))) == ()
 
 
+def test_a_server_that_leaves_out_a_count_of_nothing_counts_the_rest() -> None:
+    told = [replace(each, cached_tokens=16 if each.index == 0 else None) for each in cohort()]
+    assert cached_share(probe_facts(told)) == pytest.approx(16 / (100 * N))
+    assert cached_share(probe_facts(cohort(cached_tokens=None))) is None
+
+
+def test_what_the_workload_repeats_may_come_from_a_cache_and_no_more() -> None:
+    shared = {"shared_share": 0.25}
+    assert reasons(probe_facts(cohort(cached_tokens=26), window=shared)) == ()
+    (reason,) = reasons(probe_facts(cohort(cached_tokens=27), window=shared))
+    assert "27.0% of the prompt tokens came from a prefix cache, though the workload repeats only 25.0%" in reason
+    assert len(reasons(probe_facts(cohort(cached_tokens=26)))) == 1
+
+
 def test_requests_of_the_ramp_are_not_looked_at() -> None:
     ramp = [
         record(index, in_cohort=False, error="client: too many open files", cached_tokens=100) for index in range(50)
@@ -181,6 +221,9 @@ def test_requests_of_the_ramp_are_not_looked_at() -> None:
 def test_smoke_allows_a_slower_client() -> None:
     assert reasons(lagging(N, 0.09), SMOKE) == ()
     assert reasons(probe_facts(cohort(), stall_max_s=1.9), SMOKE) == ()
+    assert reasons(probe_facts(cohort(), cpu_share=1.2), SMOKE) == ()
+    assert reasons(lagging(1, 1.9), SMOKE) == ()
+    assert len(reasons(lagging(1, 2.1), SMOKE)) == 1
     assert len(reasons(lagging(N, 0.11), SMOKE)) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,6 +70,10 @@ probes = st.builds(
     saved_s=seconds,
     stall_max_s=seconds,
     clock_step_s=seconds,
+    cpu_share=st.one_of(st.none(), seconds),
+    workers=counts,
+    client_fault=st.one_of(st.none(), st.text(max_size=20)),
+    abandoned_turns=counts,
 )
 
 
@@ -96,6 +101,17 @@ def test_absent_is_null_and_only_where_it_may_be() -> None:
     assert nullable == {
         "sent_s", "first_token_s", "last_token_s", "ended_s", "prompt_tokens", "cached_tokens", "chunk_gap_max_s",
     }  # fmt: skip
+
+
+def test_a_file_from_before_clients_told_of_themselves_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "probe.parquet"
+    write_requests(path, probe_facts([record(0)], cpu_share=0.5, workers=2))
+    table = pq.read_table(path)
+    about = json.loads(table.schema.metadata[b"slo_bench.probe"])
+    for name in ("cpu_share", "workers", "client_fault", "abandoned_turns"):
+        del about[name]
+    pq.write_table(table.replace_schema_metadata({b"slo_bench.probe": json.dumps(about).encode()}), path)
+    assert read_requests(path) == probe_facts([record(0)])
 
 
 def test_a_probe_without_requests_is_a_file_too(tmp_path: Path) -> None:

@@ -86,6 +86,32 @@ def test_a_percentile_that_falls_on_a_failure_is_null() -> None:
     assert (made.failed, made.over_ttft, made.over_tpot) == (10, 10, 10)
 
 
+def test_the_client_tells_how_it_fared() -> None:
+    late = [record(index, sent_s=index * 0.1 + index * 1e-5) for index in range(200)]
+    made = row(probe_facts(late, workers=3, cpu_share=0.42, stall_max_s=0.1, clock_step_s=-0.2, abandoned_turns=4))
+    assert made.send_lag_p50_s == pytest.approx(0.00099)
+    assert made.send_lag_p99_s == pytest.approx(0.00197)
+    assert made.send_lag_max_s == pytest.approx(0.00199)
+    assert (made.load_workers, made.client_cpu_share, made.abandoned_turns) == (3, 0.42, 4)
+    assert (made.stall_max_s, made.clock_step_s) == (0.1, -0.2)
+
+
+def test_a_simulated_client_uses_no_core() -> None:
+    assert row(probe_facts(good())).client_cpu_share is None
+
+
+def test_the_servers_prompt_lengths_and_its_cache_stand_beside_what_was_meant() -> None:  # R17, R18
+    records = [record(index, prompt_tokens=90 + index % 11, cached_tokens=index % 2) for index in range(200)]
+    made = row(probe_facts(records, window={"shared_share": 0.25}))
+    assert (made.prompt_tokens_min, made.prompt_tokens_max, made.prompt_tokens_target_mean) == (90, 100, 100.0)
+    assert made.prompt_tokens_mean == pytest.approx(94.955)
+    assert made.cached_share == pytest.approx(100 / (200 * 94.955))
+    assert made.shared_share == 0.25
+    assert made.flags[0].startswith("the server counts 95 tokens in a mean prompt (90 to 100), -5.0%")
+    unseen = row(probe_facts(good(prompt_tokens=None, cached_tokens=None)))
+    assert (unseen.cached_share, unseen.prompt_tokens_min, unseen.prompt_tokens_target_mean) == (None, None, None)
+
+
 def test_failures_are_told_by_their_words() -> None:
     records = good()
     records[:4] = [

@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
-from engines import Act, Scripted, ScriptedHost, answer, fail, loop_s, words
+from engines import Act, Scripted, ScriptedHost, answer, fail, loop_s, record, words
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from slo_bench.calibration import LONG_WORDS, SHORT_WORDS, token_ratio
-from traffic.errors import EngineError
-from traffic.prompts import TokenRatio
+from slo_bench.calibration import COUNTED_TOKENS, MOST_COUNTED, SHORT_PROMPTS, SHORT_WORDS, corrected, token_ratio
+from slo_bench.hosts import EngineFacts
+from traffic.errors import EngineError, UsageError
+from traffic.prompts import TextKey, TokenRatio
 from traffic.records import End, Flight, Message, Request
 from traffic.virtual_time import run_virtual
+from traffic.workload import CHAT_MIX, Workload, fixed_lengths
+
+Count = Callable[[Sequence[Message]], int]
 
 
-def counting(tokens_per_word: float, overhead: int) -> Act:
-    """Answers with one token and the usage count of a server with that tokenizer."""
+def by_usage(count: Count) -> Act:
+    """Answers with one token and that usage count."""
 
     async def act(request: Request, flight: Flight) -> None:
-        flight.prompt_tokens = round(words(request.messages) * tokens_per_word) + overhead
+        flight.prompt_tokens = count(request.messages)
         flight.token(loop_s())
         flight.finish(loop_s(), End.FINISHED)
 
     return act
 
 
-def ratio(host: ScriptedHost, seed: int = 0) -> TokenRatio | None:
-    return run_virtual(token_ratio(host, seed))
+def pieces(messages: Sequence[Message]) -> int:
+    """A tokenizer of four letters a token, in a template of 3 tokens a message and 4 around all."""
+    text = " ".join(message.text for message in messages)
+    return 4 + 3 * len(messages) + sum(-(-len(word) // 4) for word in text.split())
+
+
+def ratio(host: ScriptedHost, workload: Workload = CHAT_MIX, seed: int = 0, **more: object) -> TokenRatio | None:
+    return run_virtual(token_ratio(host, workload, seed=seed, length_scale=1.0, **more))  # type: ignore[arg-type]
+
+
+def tokenizing(count: Count) -> ScriptedHost:
+    return ScriptedHost(Scripted(fail()), needs_text=True, count=count)
+
+
+def deviation(found: TokenRatio | None, workload: Workload, count: Count) -> float:
+    """By how much the mean prompt of 300 is longer than meant."""
+    assert found is not None
+    lengths = workload.draw(5, 0, 300)
+    texts = workload.texts(lengths, found, TextKey(5, 7, 8.0, 0))
+    return sum(map(count, texts)) / float(lengths.input_tokens.sum()) - 1
 
 
 def test_an_engine_that_needs_lengths_only_is_not_asked() -> None:
@@ -36,54 +61,138 @@ def test_an_engine_that_needs_lengths_only_is_not_asked() -> None:
 
 
 def test_the_servers_tokenizer_is_asked_where_it_has_one() -> None:
-    host = ScriptedHost(Scripted(fail()), needs_text=True, count=lambda messages: 2 * words(messages) + 9)
-    assert ratio(host) == TokenRatio(tokens_per_word=2.0, overhead_tokens=9.0)
+    host = tokenizing(lambda messages: 2 * words(messages) + 9)
+    found = ratio(host)
+    assert found is not None
+    assert (found.tokens_per_word, found.overhead_tokens) == (pytest.approx(2.0), pytest.approx(9.0))
     assert host.engine.received == []
 
 
 @pytest.mark.parametrize(("per_word", "overhead"), [(1.0, 0), (1.25, 12), (3.0, 40)])
-def test_elsewhere_the_usage_count_of_two_answers_tells(per_word: float, overhead: int) -> None:
-    found = ratio(ScriptedHost(Scripted(counting(per_word, overhead)), needs_text=True))
+def test_elsewhere_the_usage_of_one_token_answers_tells(per_word: float, overhead: int) -> None:
+    engine = Scripted(by_usage(lambda messages: round(words(messages) * per_word) + overhead))
+    found = ratio(ScriptedHost(engine, needs_text=True))
     assert found is not None
-    assert found.tokens_per_word == pytest.approx(per_word)
-    assert found.overhead_tokens == pytest.approx(overhead)
-
-
-def test_the_two_prompts_are_short_and_ask_for_one_token() -> None:
-    engine = Scripted(counting(1.0, 0))
-    ratio(ScriptedHost(engine, needs_text=True))
-    assert [words(each.messages) for each in engine.received] == [SHORT_WORDS, LONG_WORDS]
+    assert found.tokens_per_word == pytest.approx(per_word, rel=0.001)
+    assert found.overhead_tokens == pytest.approx(overhead, abs=0.5)
+    assert sum(words(each.messages) for each in engine.received) * per_word > COUNTED_TOKENS
     assert {(each.output_tokens, each.force_length) for each in engine.received} == {(1, False)}
 
 
-def test_every_seed_and_start_asks_with_its_own_words() -> None:
+@pytest.mark.parametrize("workload", [CHAT_MIX, fixed_lengths(2048, 64)], ids=["chat-mix", "fixed"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_mean_prompt_is_as_long_as_meant_before_anything_is_corrected(workload: Workload, seed: int) -> None:  # R18
+    assert abs(deviation(ratio(tokenizing(pieces), workload, seed), workload, pieces)) < 0.005
+
+
+def test_prompts_of_the_workload_are_counted_long_ones_too() -> None:
+    counted: list[int] = []
+
+    def count(messages: Sequence[Message]) -> int:
+        counted.append(words(messages))
+        return words(messages)
+
+    ratio(tokenizing(count))
+    assert counted[:SHORT_PROMPTS] == [SHORT_WORDS] * SHORT_PROMPTS
+    assert max(counted) > 2500
+    assert sum(counted) > COUNTED_TOKENS
+
+
+def test_short_prompts_are_counted_in_numbers_that_end() -> None:
+    engine = Scripted(by_usage(pieces))
+    ratio(ScriptedHost(engine, needs_text=True), fixed_lengths(40, 8))
+    assert len(engine.received) == SHORT_PROMPTS + 1 + MOST_COUNTED
+
+
+def test_equal_servers_are_asked_with_the_same_words_and_other_seeds_with_others() -> None:
     asked: list[tuple[Message, ...]] = []
 
     def count(messages: Sequence[Message]) -> int:
         asked.append(tuple(messages))
         return words(messages)
 
-    for seed in (0, 1):
-        ratio(ScriptedHost(Scripted(fail()), needs_text=True, count=count), seed)
-    assert len(set(asked)) == 4
+    for start, seed in ((0, 0), (1, 0), (0, 1)):
+        host = tokenizing(count)
+        host.facts = EngineFacts("attached", "m", None, None, start=start)
+        ratio(host, seed=seed)
+    third = len(asked) // 3
+    assert asked[:third] == asked[third : 2 * third]
+    assert not set(asked[:third]) & set(asked[2 * third :])
+
+
+def test_short_contexts_are_not_asked_with_long_prompts() -> None:
+    counted: list[int] = []
+
+    def count(messages: Sequence[Message]) -> int:
+        counted.append(words(messages))
+        return 3 * words(messages) + 5
+
+    assert ratio(tokenizing(count), fixed_lengths(64, 8)) is not None
+    assert max(counted) <= 20
 
 
 def test_a_server_that_counts_nothing_is_refused_rather_than_guessed() -> None:
-    with pytest.raises(EngineError, match="counts None and None tokens"):
+    with pytest.raises(EngineError, match="counts no prompt tokens"):
         ratio(ScriptedHost(Scripted(answer(tokens=1)), needs_text=True))
 
 
 def test_a_server_that_counts_the_longer_prompt_no_longer_is_refused() -> None:
     with pytest.raises(EngineError, match="counts 20 and 20 tokens"):
-        ratio(ScriptedHost(Scripted(fail()), needs_text=True, count=lambda _: 20))
+        ratio(tokenizing(lambda _: 20))
 
 
-def test_a_server_that_fails_one_line_is_told_with_its_own_words() -> None:
-    with pytest.raises(EngineError, match="did not answer a prompt of one line: HTTP 500: out of memory"):
+def test_a_server_that_fails_is_told_with_its_own_words() -> None:
+    with pytest.raises(EngineError, match="did not answer a prompt whose tokens it should count: HTTP 500"):
         ratio(ScriptedHost(Scripted(fail()), needs_text=True))
 
 
 def test_a_template_never_counts_below_nothing() -> None:
-    found = ratio(ScriptedHost(Scripted(fail()), needs_text=True, count=lambda messages: 3 * words(messages) - 20))
+    found = ratio(tokenizing(lambda messages: max(1, 3 * words(messages) - 20)))
     assert found is not None
     assert found.overhead_tokens == 0.0
+
+
+def test_a_local_tokenizer_spares_the_server_the_long_prompts() -> None:
+    engine = Scripted(by_usage(pieces))
+
+    def local(text: str) -> int:
+        return sum(-(-len(word) // 4) for word in text.split())
+
+    found = ratio(ScriptedHost(engine, needs_text=True), tokenizer=local)
+    assert abs(deviation(found, CHAT_MIX, pieces)) < 0.01
+    assert len(engine.received) == SHORT_PROMPTS + 1
+
+
+def test_a_tokenizer_of_another_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="--tokenizer is not the server's: it counts"):
+        ratio(tokenizing(pieces), tokenizer=lambda text: len(text.split()))
+
+
+def counted_as(prompt_tokens: int | None, n: int = 100) -> list[object]:
+    return [record(index, input_tokens=2048, prompt_tokens=prompt_tokens) for index in range(n)]
+
+
+def test_a_usage_that_counts_2104_for_2048_is_corrected_by_what_the_warm_up_saw() -> None:  # R18
+    before = TokenRatio(tokens_per_word=1.3, overhead_tokens=10.0)
+    after = corrected(before, counted_as(2104))  # type: ignore[arg-type]
+    assert after.overhead_tokens == 10.0
+    sent_words = before.words(2048)
+    server_per_word = (2104 - 10) / sent_words
+    assert after.words(2048) * server_per_word + 10 == pytest.approx(2048, abs=1)
+
+
+def test_the_noise_of_a_draw_and_missing_counts_correct_nothing() -> None:
+    before = TokenRatio(tokens_per_word=1.3, overhead_tokens=10.0)
+    for prompt_tokens in (2048, 2051, 2045, None):
+        assert corrected(before, counted_as(prompt_tokens)) == before  # type: ignore[arg-type]
+    assert corrected(before, []) == before
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    counts=st.lists(st.tuples(st.integers(1, 9000), st.none() | st.integers(1, 9000)), max_size=30),
+    overhead=st.floats(0, 500),
+)
+def test_a_correction_is_always_a_ratio(counts: list[tuple[int, int | None]], overhead: float) -> None:
+    records = [replace(record(0), input_tokens=meant, prompt_tokens=seen) for meant, seen in counts]
+    assert corrected(TokenRatio(1.3, overhead), records).tokens_per_word > 0

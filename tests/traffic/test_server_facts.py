@@ -72,10 +72,31 @@ def test_engines_and_replicas_are_added_up_and_the_largest_is_told() -> None:
     assert seen.generation_tokens_total is None
 
 
-def test_the_prefix_cache_is_read_by_either_name() -> None:
-    assert read("vllm:prefix_cache_hits_total 40\n").cached_tokens_total == 40
-    both = "vllm:prefix_cache_hits_total 40\nvllm:prompt_tokens_cached_total 30\n"
-    assert read(both).cached_tokens_total == 30
+def cache(cached: str, looked_up: str, counts: tuple[int, int] = (40, 100)) -> str:
+    return f"vllm:{cached}_total {counts[0]}\nvllm:{looked_up}_total {counts[1]}\n"
+
+
+PROMPTS = cache("prompt_tokens_cached", "prompt_tokens", (30, 90))
+PREFIXES = cache("prefix_cache_hits", "prefix_cache_queries")
+OLD_PREFIXES = cache("gpu_prefix_cache_hits", "gpu_prefix_cache_queries", (4, 10))
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (PREFIXES, (40, 100)),
+        (OLD_PREFIXES, (4, 10)),
+        (PREFIXES + PROMPTS, (30, 90)),
+        ("vllm:prefix_cache_hits_total 40\n", (None, None)),
+        ("vllm:prompt_tokens_total 90\n" + PREFIXES, (40, 100)),
+    ],
+)
+def test_a_prefix_cache_is_read_by_any_of_its_names_and_only_with_what_it_is_a_part_of(
+    text: str, counts: tuple[int | None, int | None]
+) -> None:
+    seen = read(text)
+    assert (seen.cached_tokens_total, seen.looked_up_tokens_total) == counts
+    assert read(relevant(text)) == seen
 
 
 @pytest.mark.parametrize(
@@ -134,6 +155,7 @@ def counts(**changes: Any) -> ServerSample:
         "generation_tokens_total": 100,
         "prompt_tokens_total": 200,
         "cached_tokens_total": 0,
+        "looked_up_tokens_total": 200,
         "preemptions_total": 5,
         "step_tokens": Histogram((8.0,), (0,), 300.0, 10),
         "ttft_s": Histogram((1.0,), (4,), 2.0, 4),
@@ -147,6 +169,7 @@ LATER = counts(
     generation_tokens_total=160,
     prompt_tokens_total=400,
     cached_tokens_total=50,
+    looked_up_tokens_total=400,
     preemptions_total=6,
     step_tokens=Histogram((8.0,), (0,), 560.0, 20),
     ttft_s=Histogram((1.0,), (14,), 7.0, 14),
@@ -229,6 +252,7 @@ servers = st.builds(
     preemptions_total=st.none() | totals,
     prompt_tokens_total=st.none() | totals,
     cached_tokens_total=st.none() | totals,
+    looked_up_tokens_total=st.none() | totals,
     generation_tokens_total=st.none() | totals,
     **{name: st.none() | histograms for name in HISTOGRAMS},
 )

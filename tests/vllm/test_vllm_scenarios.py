@@ -279,21 +279,26 @@ class TestPort:
 
 
 class TestWarmCache:
-    def test_the_same_text_sent_twice_to_one_server_is_no_measurement_r17(self, shared: Shared, tmp_path: Path) -> None:
+    def test_the_same_text_sent_twice_to_one_server_is_no_measurement_and_the_same_command_sends_other_text_r17(
+        self, shared: Shared, tmp_path: Path
+    ) -> None:
         argv = [
             "probe", "--base-url", shared.url, "--seed", "5", "--request-rate", "4", "--duration", "8", "--ramp", "1",
             "--workload", "fixed", "--input-tokens", "192", "--output-tokens", "16", "--slo", "ttft:p90:5000",
             "--slo", "tpot:p90:1000", "--json",
         ]  # fmt: skip
-        reasons = []
-        for _ in range(2):
+        rows, codes = [], []
+        for salt in (["--text-salt", "7"], ["--text-salt", "7"], [], []):
             done = subprocess.run(
-                [*PROGRAM, *argv], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+                [*PROGRAM, *argv, *salt], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
             )
             row = json.loads(done.stdout)
-            print(done.returncode, row["invalid_reasons"])
-            reasons.append([reason for reason in row["invalid_reasons"] if "prefix cache" in reason])
-        assert reasons[0] == []
-        assert len(reasons[1]) == 1
-        assert "restart the server or use another --seed" in reasons[1][0]
-        assert done.returncode == 3
+            print(done.returncode, row["cached_share"], row["flags"], row["invalid_reasons"])
+            print(row["prompt_tokens_mean"], row["prompt_tokens_min"], row["prompt_tokens_max"])
+            rows.append(row)
+            codes.append(done.returncode)
+        cached = [[reason for reason in row["invalid_reasons"] if "prefix cache" in reason] for row in rows]
+        assert [len(reasons) for reasons in cached] == [0, 1, 0, 0]
+        assert "restart the server or use another --seed" in cached[1][0]
+        assert codes[1] == 3
+        assert all(abs(row["prompt_tokens_mean"] / 192 - 1) < 0.01 for row in rows)
