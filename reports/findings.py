@@ -160,7 +160,8 @@ def effect_lines(experiment: Experiment) -> list[str]:
 
 def fault_lines(experiment: Experiment) -> list[str]:
     """What a reader must know before believing the rest: runs that did not end well, cold servers, invalid windows."""
-    lines = []
+    failed_arms = experiment.document.failed.items()
+    lines = [f"{code(label)} was not measured: {escape(reason)}." for label, reason in failed_arms]
     for arm in experiment.arms:
         name, sweep = code(arm.label), arm.sweep
         if arm.run.status != "done":

@@ -23,13 +23,14 @@ from slo_bench.config import DemoOptions
 from slo_bench.experiment import Arm, Experiment, run_experiment
 from slo_bench.hosts.simulated import SimulatedHost
 from slo_bench.modes import Mode, mode_named
+from slo_bench.run import RunRecord
 from slo_bench.search import SearchSettings
 from slo_bench.store import RunStore, free_name, write_text
 from slo_bench.sweep import SweepPlan
 from slo_bench.view import SweepView
-from traffic.arrivals import poisson_arrivals
+from traffic.arrivals import POISSON
 from traffic.step_model import EngineSettings, StepModel
-from traffic.workload import CHAT_MIX, draw_lengths
+from traffic.workload import CHAT_MIX
 
 TUNED_FACTOR = 0.9833
 """Of the step time. Faster steps also leave fewer requests in flight, so mean TPOT at the anchor rate falls by 3 %."""
@@ -96,13 +97,12 @@ async def demo(options: DemoOptions, mode: Mode | None = None) -> int:
     experiment = Experiment(
         label="demo",
         title="A tuned kernel, its copy and a machine that speeds up",
-        command=["slo-bench", "demo", "--seed", str(options.seed)],
-        arms=[_arm(hidden, options.seed) for hidden in ARMS],
+        arms=[_arm(hidden, plan) for hidden in ARMS],
         drift_arm=ARMS[-1].label,
         plan=plan,
     )
     with SweepView(load.slo, marks=["SIMULATED"]) as view:
-        found = await run_experiment(experiment, directory, view, view.say)
+        found = (await run_experiment(experiment, directory, view, view.say)).found
         anchor_rps = found[ARMS[0].label].capacity_rps
         if anchor_rps is not None:
             write_text(directory / "truth.json", to_json(truth(found, anchor_rps, options.seed)))
@@ -127,11 +127,20 @@ def _keep(directory: Path, kept: Path) -> None:
         shutil.copyfile(document, target)
 
 
-def _arm(hidden: Hidden, seed: int) -> Arm:
+def _arm(hidden: Hidden, plan: SweepPlan) -> Arm:
+    seed = plan.load.seed
+    config = {
+        "engine": "simulated",
+        "simulated": dataclasses.asdict(hidden.settings),
+        "workload": plan.load.workload.name,
+        "length_scale": plan.load.length_scale,
+        "objectives": [str(each) for each in plan.load.slo],
+        "mode": plan.mode.name,
+        "command": ["slo-bench", "demo", "--seed", str(seed)],
+    }
     return Arm(
-        label=hidden.label,
+        record=RunRecord(hidden.label, "simulated", seed, config),
         host=lambda start: SimulatedHost(hidden.settings, seed=seed, start=start),
-        config={"engine": "simulated", "simulated": dataclasses.asdict(hidden.settings)},
     )
 
 
@@ -187,8 +196,8 @@ def _plain_tpot_s(hidden: Hidden, order: int, rate_rps: float, seed: int) -> flo
 
 
 def _window_tpot_s(model: StepModel, rate_rps: float, seed: int, repeat: int, began_s: float) -> float:
-    due_s = poisson_arrivals(rate_rps, seed, repeat, PLAIN_WINDOW_S)
-    lengths = draw_lengths(CHAT_MIX, seed, repeat, len(due_s))
+    due_s = POISSON.due_s(rate_rps, seed, repeat, PLAIN_WINDOW_S)
+    lengths = CHAT_MIX.draw(seed, repeat, len(due_s))
     driven = model.drive(due_s + began_s, lengths.input_tokens, lengths.output_tokens)
     several = driven.output_tokens > 1
     spans_s = (driven.last_token_s - driven.first_token_s)[several]

@@ -10,7 +10,7 @@ import argparse
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -61,7 +61,7 @@ def parser(model: type[Options], prog: str, description: str) -> argparse.Argume
     """The command's parser, made from the model's fields: their names, types and descriptions."""
     made = _Parser(
         prog=prog,
-        usage=f"{prog} [options]" + (" [-- ARGUMENTS FOR vllm serve]" if "vllm_arg" in model.model_fields else ""),
+        usage=_usage(model, prog),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -77,7 +77,15 @@ def parser(model: type[Options], prog: str, description: str) -> argparse.Argume
     return made
 
 
+def _usage(model: type[Options], prog: str) -> str:
+    extras = {name: field.json_schema_extra for name, field in model.model_fields.items()}
+    named = [name for name, extra in extras.items() if isinstance(extra, dict) and extra.get("is_positional")]
+    words = [prog, *(_metavar(name, model.model_fields[name]) for name in named), "[options]"]
+    return " ".join([*words, "[-- ARGUMENTS FOR vllm serve]"] if "vllm_arg" in model.model_fields else words)
+
+
 def _add(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     kind = _plain(field.annotation)
     text = (field.description or "").replace("%", "%%")
     if kind is bool and field.default is None:
@@ -86,6 +94,9 @@ def _add(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
         return
     if kind is bool:
         group.add_argument(flag(name), dest=name, action="store_true", default=argparse.SUPPRESS, help=text)
+        return
+    if extra.get("is_positional"):
+        group.add_argument(name, nargs="?", default=argparse.SUPPRESS, help=text, metavar=_metavar(name, field))
         return
     action = "append" if kind is list else "store"
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
@@ -122,9 +133,22 @@ def load(model: type[SomeOptions], argv: Sequence[str], *, prog: str, descriptio
     try:
         return model(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = flag(str(first["loc"][0])) + ": " if first["loc"] else ""
-        raise UsageError(f"{where}{_message(first)}; see {prog} --help") from None
+        raise UsageError(f"{_fault(error, flag)}; see {prog} --help") from None
+
+
+def checked(model: type[SomeOptions], values: Mapping[str, Any], *, where: str) -> SomeOptions:
+    """The options of a table in a file. Raises UsageError in one line that begins with `where`."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise UsageError(f"{where}: {_fault(error, str)}") from None
+
+
+def _fault(error: ValidationError, shown: Callable[[str], str]) -> str:
+    """The first fault, with the option's name as it was written."""
+    first = error.errors()[0]
+    where = shown(str(first["loc"][0])) + ": " if first["loc"] else ""
+    return f"{where}{_message(first)}"
 
 
 def _message(first: Mapping[str, Any]) -> str:

@@ -1,0 +1,74 @@
+"""Every plan in examples/ runs from its first line to its note, on the simulated engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reports.run_directory import ExperimentDocument, RunDocument, read_document
+from slo_bench.plan import read_plan
+from slo_bench.plan_command import ExperimentOptions, experiment
+from traffic.virtual_time import run_virtual
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+QUICK_ONE = "vllm_upgrade"
+"""The others take seconds each, so they run with the tests of processes."""
+
+
+def rehearsed(plan: Path, runs: Path, **more: object) -> int:
+    options = ExperimentOptions(plan=plan, rehearse=True, mode="smoke", runs_dir=runs, **more)
+    return run_virtual(experiment(options))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(plan, marks=[pytest.mark.process] * (plan.stem != QUICK_ONE), id=plan.stem) for plan in EXAMPLES],
+)
+def test_it_runs_to_its_note_and_says_simulated(plan: Path, tmp_path: Path) -> None:
+    assert rehearsed(plan, tmp_path) == 0
+    planned = read_plan(plan)
+    directory = tmp_path / planned.label
+    document = read_document(directory / "experiment.json", ExperimentDocument)
+    assert document.arms == [arm.label for arm in planned.arms]
+    assert document.drift_arm == planned.drift_arm
+    assert (directory / "note.md").read_text().startswith("# SIMULATED")
+
+
+def test_there_is_a_plan_for_each_question_that_is_asked_most() -> None:
+    assert {plan.stem for plan in EXAMPLES} >= {
+        "vllm_upgrade",
+        "moe_tuning",
+        "kv_cache_precision",
+        "admission_limit",
+        "batching_and_prefill",
+    }
+
+
+def test_a_lever_that_the_simulated_engine_has_is_pulled_in_a_rehearsal(tmp_path: Path) -> None:
+    plan = next(plan for plan in EXAMPLES if plan.stem == "admission_limit")
+    arms = ExperimentOptions(plan=plan, rehearse=True, runs_dir=tmp_path).the_plan().arms
+    assert [arm.options.simulated for arm in arms] == [
+        ["max_num_seqs=256"],
+        ["max_num_seqs=128"],
+        ["max_num_seqs=64"],
+        ["max_num_seqs=256"],
+    ]
+
+
+@pytest.mark.process
+def test_a_plan_that_was_interrupted_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
+    plan = next(plan for plan in EXAMPLES if plan.stem == QUICK_ONE)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert rehearsed(plan, whole) == 0
+    assert rehearsed(plan, broken) == 0
+    label = read_plan(plan).label
+    (broken / label / "note.md").unlink()
+    (broken / label / "arms" / "vllm-0.32" / "sweep.json").unlink()
+    assert rehearsed(plan, broken, resume=True) == 0
+    for path in (whole / label).rglob("*.json"):
+        if path.name == "run.json":  # it names the folder that the user chose
+            one, other = (read_document(each, RunDocument) for each in (path, broken / path.relative_to(whole)))
+            assert one.model_copy(update={"config": {}}) == other.model_copy(update={"config": {}})
+        else:
+            assert path.read_bytes() == (broken / path.relative_to(whole)).read_bytes(), path.name
