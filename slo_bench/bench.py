@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from gates.cause import Cause, cause
-from gates.evidence import side_by_side
 from gates.referee import SloReferee
 from gates.slo import Metric, Objective, drain_limit_s
 from gates.validity import Bounds
-from gates.verdict import ProbeVerdict, judge_probe
+from gates.verdict import ProbeVerdict
 from reports.run_directory import WarmUp
-from slo_bench.calibration import token_ratio
+from slo_bench.calibration import corrected, token_ratio
 from slo_bench.hosts import EngineFacts, RunningHost
+from slo_bench.judgement import judge_window
 from slo_bench.scrape import Scraper
+from traffic.arrivals import POISSON, Arrivals
+from traffic.chat_dataset import ChatDataset, CountTokens
+from traffic.clock import running_clock
 from traffic.closed_loop import run_closed
 from traffic.errors import UsageError
+from traffic.garbage import resting_collector
 from traffic.probe import ProbeFacts, Progress, run_probe
 from traffic.prompts import TokenRatio
-from traffic.schedule import Draw, Schedule, Window, endless_requests, open_loop
+from traffic.records import Request, RequestRecord
+from traffic.schedule import Draw, Schedule, Window, endless_requests, open_loop, shared_share
+from traffic.sender import Dispatch
 from traffic.server_facts import ServerSample
-from traffic.summary import summarise
-from traffic.workload import Workload
+from traffic.summary import cohort, mean, summarise
+from traffic.traced import Traced
+from traffic.workload import Workload, scaled_max
 
 IDLE_LIMIT_S = 60.0
 """The next probe waits at most this long until the server is idle."""
@@ -40,7 +46,11 @@ WARM_AGREEMENT = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent and how it is judged. ramp_s: seconds of the same load before each window."""
+    """What is sent and how it is judged.
+
+    ramp_s: seconds of the same load before each window. workers: processes that send open loops. tokenizer: a local
+    copy of the server's, where there is one.
+    """
 
     workload: Workload
     length_scale: float
@@ -48,67 +58,89 @@ class Load:
     slo: tuple[Objective, ...]
     ramp_s: float
     bounds: Bounds
+    arrivals: Arrivals = POISSON
+    workers: int = 1
+    tokenizer: CountTokens | None = None
+
+    def measured(self, text: TokenRatio | None) -> Load:
+        """The load, with the lengths of a data set's rows as the server counts them."""
+        if text is None or not isinstance(self.workload, ChatDataset):
+            return self
+        return replace(self, workload=self.workload.measured(text))
 
     def longest_probe_s(self, duration_s: float) -> float:
         """The most that one probe of that window can take."""
-        _, output_tokens = self.workload.scaled_max(self.length_scale)
+        _, output_tokens = scaled_max(self.workload, self.length_scale)
         return self.ramp_s + duration_s + drain_limit_s(self.slo, output_tokens)
 
 
 def check_fits(load: Load, facts: EngineFacts) -> None:
     """Refuse a mix that does not fit the model's context, with the length scale that would, or has no TPOT at all."""
     has_tpot = any(objective.metric is Metric.TPOT for objective in load.slo)
-    if has_tpot and load.workload.scaled_max(load.length_scale)[1] <= 1:
+    input_tokens, output_tokens = scaled_max(load.workload, load.length_scale)
+    if has_tpot and output_tokens <= 1:
         raise UsageError("answers of one token have no TPOT: give --slo without it, or longer answers")
     if facts.max_model_len is None:
         return
-    input_tokens, output_tokens = load.workload.scaled_max(load.length_scale)
     if input_tokens + output_tokens <= facts.max_model_len:
         return
-    whole = load.workload.max_input_tokens + load.workload.max_output_tokens
-    # Chat templates and the rounding of lengths to words need a little room.
-    fitting = int(1000 * 0.97 * facts.max_model_len / whole) / 1000
     raise UsageError(
         f"{load.workload.name} needs up to {input_tokens} + {output_tokens} tokens, {facts.model} holds "
-        f"{facts.max_model_len}: use --length-scale {fitting:g} or less"
+        f"{facts.max_model_len}: {_fitting(load, facts.max_model_len, output_tokens)}"
     )
 
 
-@contextmanager
-def resting_collector() -> Iterator[None]:
-    """No garbage collection inside: what exists is set aside first, so the pause afterwards is short too.
+def _fitting(load: Load, max_model_len: int, output_tokens: int) -> str:
+    """What makes the load fit. Chat templates and the rounding of lengths to words need a little room."""
+    room = int(0.97 * max_model_len) - output_tokens
+    if isinstance(load.workload, ChatDataset):
+        limit = load.workload.limit_for(room)
+        return f"leave long prompts out with --max-input-tokens {limit}" if limit else "give a smaller --output-tokens"
+    whole = load.workload.max_input_tokens + load.workload.max_output_tokens
+    cut = f", or --max-input-tokens {room}" if isinstance(load.workload, Traced) and room > 0 else ""
+    return f"use --length-scale {int(1000 * 0.97 * max_model_len / whole) / 1000:g} or less{cut}"
 
-    A full collection took 20 to 150 ms in clients of this kind, more than any lag that a valid window may have.
-    """
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if was_enabled:
-            gc.enable()
+
+def _undisturbed() -> AbstractContextManager[None]:
+    """The collector rests; under virtual time a collection takes none, and putting it to rest costs a whole one."""
+    return nullcontext() if running_clock().cpu_s() is None else resting_collector()
 
 
 class Bench:
     """A running engine, ready to be measured."""
 
     def __init__(
-        self, running: RunningHost, load: Load, text: TokenRatio | None, scraper: Scraper | None = None
+        self,
+        running: RunningHost,
+        load: Load,
+        text: TokenRatio | None,
+        scraper: Scraper | None = None,
+        workers: Dispatch | None = None,
     ) -> None:
         self.running = running
         self.load = load
         self.text = text
         self.scraper = scraper
+        self.workers = workers
+        self.warm_e2e_s: float | None = None  # mean end-to-end latency of the last warm-up
         self._attempts: dict[tuple[float, int], int] = {}
+        self._is_corrected = False
 
     @classmethod
-    async def prepare(cls, running: RunningHost, load: Load, scraper: Scraper | None = None) -> Bench:
-        """Check that the load fits the engine and learn how long its prompts are. scraper: who watches the server."""
+    async def prepare(
+        cls, running: RunningHost, load: Load, scraper: Scraper | None = None, workers: Dispatch | None = None
+    ) -> Bench:
+        """Check that the load fits the engine and learn how long its prompts are.
+
+        scraper: who watches the server. workers: who sends open loops, None for this process.
+        """
         check_fits(load, running.facts)
-        return cls(running, load, await token_ratio(running, load.seed), scraper)
+        text = await token_ratio(
+            running, load.workload, seed=load.seed, length_scale=load.length_scale, tokenizer=load.tokenizer
+        )
+        bench = cls(running, load.measured(text), text, scraper, workers)
+        check_fits(bench.load, running.facts)
+        return bench
 
     @property
     def samples(self) -> tuple[ServerSample, ...]:
@@ -120,11 +152,9 @@ class Bench:
         return None if verdict.limited_by is None else cause(verdict, self.samples, self.running.facts.limits)
 
     def _judged(self, facts: ProbeFacts) -> ProbeVerdict:
-        """The verdict on a window, the server's own view of its latencies included."""
-        verdict = replace(judge_probe(facts, self.load.slo, self.load.bounds), flags=self._engine_flags())
-        reasons = [each.invalid_reason for each in side_by_side(facts, self.samples)]
-        told = tuple(reason for reason in reasons if reason is not None)
-        return replace(verdict, outcome=None, invalid_reasons=(*verdict.invalid_reasons, *told)) if told else verdict
+        load = self.load
+        verdict = judge_window(facts, load.slo, load.bounds, samples=self.samples, text=self.text)
+        return replace(verdict, flags=(*verdict.flags, *self._engine_flags()))
 
     def _engine_flags(self) -> tuple[str, ...]:
         """What the engine told of one-off work since the window began: its latencies hold it, and steady load has none.
@@ -161,6 +191,7 @@ class Bench:
             start=facts.start,
             length_scale=load.length_scale,
             force_length=facts.takes_forced_length,
+            arrivals=load.arrivals,
         )
 
     async def window(
@@ -176,16 +207,17 @@ class Bench:
         schedule = self.schedule(rate_rps, repeat, duration_s, self.load.ramp_s)
         referee = SloReferee(self.load.slo, schedule)
         self.running.compilations()  # what came before belongs to no window
-        with resting_collector():
+        with _undisturbed():
             facts = await run_probe(
                 self.running.engine,
                 schedule,
                 referee if can_end_early else _Patient(referee),
+                workers=self.workers,
                 check=self.running.check,
                 observe=lambda progress: observe(progress, referee.over),
             )
         await self.running.wait_idle(IDLE_LIMIT_S)
-        return self._judged(facts)
+        return self._judged(_as_sent(facts, schedule.requests.__getitem__))
 
     async def closed_loop(
         self,
@@ -197,7 +229,7 @@ class Bench:
     ) -> ProbeVerdict:
         """One window with `concurrency` requests kept in flight; times count from the send, no rate is claimed."""
         load = self.load
-        _, longest = load.workload.scaled_max(load.length_scale)
+        _, longest = scaled_max(load.workload, load.length_scale)
         end_s = load.ramp_s + duration_s
         window = Window(
             rate_rps=None,
@@ -211,7 +243,7 @@ class Bench:
         )
         draw = replace(self._draw(repeat), attempt=self._attempt((CLOSED_LOOP, repeat)))
         self.running.compilations()
-        with resting_collector():
+        with _undisturbed():
             closed = await run_closed(
                 self.running.engine,
                 endless_requests(draw, self.text),
@@ -220,7 +252,7 @@ class Bench:
                 observe=observe,
             )
         await self.running.wait_idle(IDLE_LIMIT_S)
-        return self._judged(closed)
+        return self._judged(_as_sent(closed, endless_requests(draw, None)))
 
     async def warm_up(self, rate_rps: float, block_s: float, most: int) -> WarmUp:
         """Replay one schedule with fresh text until two successive blocks agree on mean TPOT, at most `most` times.
@@ -228,12 +260,36 @@ class Bench:
         Fresh Poisson blocks differ by 8 to 11 % on a perfectly warm server, so only equal ones can be compared.
         """
         means: list[float | None] = []
+        records: list[RequestRecord] = []
         while len(means) < most and not _agree(means):
             schedule = self.schedule(rate_rps, WARM_UP_REPEAT, block_s, 0.0)
-            facts = await run_probe(self.running.engine, schedule, check=self.running.check)
+            facts = await run_probe(self.running.engine, schedule, workers=self.workers, check=self.running.check)
             means.append(summarise(facts).mean_tpot_s)
+            records += facts.records
             await self.running.wait_idle(IDLE_LIMIT_S)
+        self.warm_e2e_s = mean([e2e_s for each in records if (e2e_s := each.e2e_s) is not None])
+        self._correct_lengths(records)
         return WarmUp(is_warm=_agree(means), rate_rps=rate_rps, block_s=block_s, tpot_mean_s=means)
+
+    def _correct_lengths(self, records: Sequence[RequestRecord]) -> None:
+        """Make prompts as long as meant, by what the first warm-up found.
+
+        Later ones change nothing, or windows at different rates would get prompts of different lengths.
+        """
+        if self.text is not None and not self._is_corrected:
+            self.text = corrected(self.text, records)
+            if isinstance(self.load.workload, ChatDataset):
+                self.load = replace(self.load, workload=self.load.workload.recounted(self.text))
+        self._is_corrected = True
+
+
+def _as_sent(facts: ProbeFacts, request: Callable[[int], Request]) -> ProbeFacts:
+    """The facts, with the share that the workload repeated in the cohort as it came to be: a closed loop makes its own.
+
+    request: the request with that index.
+    """
+    share = shared_share(request(each.index) for each in cohort(facts.records))
+    return replace(facts, window=replace(facts.window, shared_share=share))
 
 
 def _agree(means: Sequence[float | None]) -> bool:

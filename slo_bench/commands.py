@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from gates.capacity import CapacityVerdict, rate_text
 from gates.slo import Objective
 from gates.verdict import ProbeVerdict
 from reports.rows import probe_row
-from reports.run_directory import RunDocument, SweepDocument, to_json
+from reports.run_directory import SweepDocument, to_json
 from slo_bench.bench import Bench, Load
-from slo_bench.config import ProbeOptions, SweepOptions
+from slo_bench.client_limit import client_limit
+from slo_bench.config import LoadOptions, ProbeOptions, SweepOptions
 from slo_bench.engine_options import EngineOptions
 from slo_bench.engines import confirm, host_for
-from slo_bench.environment import command_line, environment
+from slo_bench.environment import command_line
+from slo_bench.load_workers import load_workers
 from slo_bench.modes import mode_named
+from slo_bench.open_files import file_warning
+from slo_bench.run import RunRecord, run_sweep
 from slo_bench.scrape import watching
 from slo_bench.store import RunStore, free_name, write_text
-from slo_bench.sweep import Sweeper, SweepPlan
+from slo_bench.sweep import SweepPlan
 from slo_bench.view import SweepView, window_line
-from traffic.clock import running_clock
-from traffic.errors import InvalidMeasurement, SloBenchError, UsageError
+from traffic.chat_dataset import ChatDataset
+from traffic.errors import UsageError
+from traffic.file_limit import raise_file_limit
 
 SMOKE_MARK = "smoke: not a measurement"
+TALK_MARK = "closed loop within conversations"
 
 
 def marks(options: EngineOptions, *, is_smoke: bool = False) -> list[str]:
     """What must stand on every line."""
     simulated = ["SIMULATED"] if options.engine_kind() == "simulated" else []
-    return simulated + ([SMOKE_MARK] if is_smoke else [])
+    talks = isinstance(options, LoadOptions) and options.workload == "multi-turn"
+    return simulated + ([SMOKE_MARK] if is_smoke else []) + ([TALK_MARK] if talks else [])
 
 
 def sweep_plan(options: SweepOptions) -> SweepPlan:
@@ -47,9 +52,24 @@ def sweep_plan(options: SweepOptions) -> SweepPlan:
         slo=mode.slo(options.objectives()),
         ramp_s=mode.ramp_s,
         bounds=mode.bounds,
+        arrivals=options.the_arrivals(),
+        tokenizer=options.the_tokenizer(),
+        workers=options.load_workers,
     )
     minutes = options.max_minutes if options.max_minutes is not None else mode.max_minutes
     return SweepPlan(label=label, mode=mode, load=load, search=options.search(), max_minutes=minutes)
+
+
+def load_line(load: Load, *, is_open: bool = True) -> str:
+    """What is sent and when, in one line."""
+    arrivals = f", {load.arrivals.name}" if is_open else ""
+    return f"load: {load.workload.name}{arrivals}"
+
+
+def say_rows(load: Load, rate_rps: float | None, duration_s: float, say: Callable[[str], None]) -> None:
+    """Say how many rows of a data set a window of an open loop needs, and how many there are."""
+    if rate_rps is not None and isinstance(load.workload, ChatDataset):
+        say(load.workload.needed(round(rate_rps * load.longest_probe_s(duration_s))))
 
 
 def forecast(plan: SweepPlan) -> str:
@@ -65,67 +85,41 @@ def forecast(plan: SweepPlan) -> str:
     )
 
 
+def warn_of_files(options: EngineOptions, load: Load, rate_rps: float | None, say: Callable[[str], None]) -> None:
+    """Say so where the limit on open files, raised as far as it goes, may not carry an open loop over HTTP."""
+    if options.engine_kind() == "simulated" or rate_rps is None:
+        return
+    warning = file_warning(load, rate_rps, raise_file_limit())
+    if warning is not None:
+        say(warning)
+
+
 async def sweep(options: SweepOptions) -> int:
     """`slo-bench sweep`: 0 with a capacity, 1 when nothing passed, 5 when the time ran out."""
     plan = sweep_plan(options)
     store = RunStore(options.runs_dir / plan.label)
     store.check_unused()
     with SweepView(plan.load.slo, marks=marks(options, is_smoke=plan.mode.is_smoke)) as view:
+        limit = client_limit(options, plan.load, view.say)
+        plan = plan if limit is None else plan.within(limit)
         view.say(forecast(plan))
+        view.say(load_line(plan.load))
+        say_rows(plan.load, plan.search.start_rps, plan.mode.duration_s, view.say)
+        warn_of_files(options, plan.load, plan.search.ceiling_rps, view.say)
         if options.dry_run:
             return 0
         confirm(options, is_agreed=options.yes)
-        document = await run_sweep(options, plan, store, view)
+        host = host_for(options, log_path=store.directory / "engine.log", say=view.say)
+        document = await run_sweep(host, plan, store, view, record=run_record(plan.label, options, plan.load.slo))
         for line in answer(document, store):
             view.say(line)
     return exit_code(document)
 
 
-async def run_sweep(options: SweepOptions, plan: SweepPlan, store: RunStore, view: SweepView) -> SweepDocument:
-    """Start or find the engine, sweep, and write run.json with the way it ended."""
-    host = host_for(options, log_path=store.directory / "engine.log", say=view.say)
-    started_utc = running_clock().utc().isoformat()
-
-    def write_run(status: Literal["running", "done", "invalid", "failed", "interrupted"], reason: str | None) -> None:
-        store.run(
-            RunDocument(
-                schema_version=1,
-                kind="sweep",
-                label=plan.label,
-                status=status,
-                reason=reason,
-                engine=options.engine_kind(),
-                seed=options.seed,
-                config=recorded(options, plan.load.slo),
-                environment=environment(),
-                started_utc=started_utc,
-                ended_utc=None if status == "running" else running_clock().utc().isoformat(),
-            )
-        )
-
-    async with host as running, watching(running.look()) as scraper:
-        bench = await Bench.prepare(running, plan.load, scraper)
-        write_run("running", None)
-        store.engine(running.facts)
-        status: Literal["done", "invalid", "failed", "interrupted"] = "failed"
-        reason: str | None = "a fault of the program; see its traceback"
-        try:
-            document = await Sweeper(bench, plan, store, view).run()
-            status, reason = "done", None
-        except InvalidMeasurement as error:
-            status, reason = "invalid", str(error)
-            raise
-        except SloBenchError as error:
-            reason = str(error)
-            raise
-        except asyncio.CancelledError:
-            status, reason = "interrupted", "stopped by a signal"
-            raise
-        finally:
-            write_run(status, reason)
-            if scraper is not None:
-                store.metrics(scraper)
-    return document
+def run_record(label: str, options: EngineOptions, slo: Sequence[Objective]) -> RunRecord:
+    """What run.json says of a run with these options."""
+    seed = int(getattr(options, "seed", 0))
+    return RunRecord(label, options.engine_kind(), seed, recorded(options, slo))
 
 
 def recorded(options: EngineOptions, slo: Sequence[Objective]) -> dict[str, object]:
@@ -141,9 +135,12 @@ def answer(document: SweepDocument, store: RunStore) -> list[str]:
     ends = {rate_text(each) for each in (document.capacity_rps, document.first_failed_rps) if each is not None}
     tallies = "; ".join(text for text in document.tallies if text.partition(":")[0] in ends)
     facts = [part for part in (tallies, _resolution(document)) if part]
+    go_on = "raise --max-request-rate to go on"
+    if document.client_limit_rps is not None:
+        go_on = "the client's ceiling ended the search, not the server: give more --load-workers"
     first = {
         CapacityVerdict.FOUND: f"capacity: {rate}",
-        CapacityVerdict.AT_LEAST: f"capacity: at least {rate}; everything passed, raise --max-request-rate to go on",
+        CapacityVerdict.AT_LEAST: f"capacity: at least {rate}; everything passed, {go_on}",
         CapacityVerdict.NONE: "capacity: none; no rate passed",
         CapacityVerdict.UNFINISHED: f"capacity: unfinished, {rate} so far; raise --max-minutes",
     }[document.verdict]
@@ -184,12 +181,19 @@ async def _one_window(options: ProbeOptions, load: Load, view: SweepView) -> Pro
     with tempfile.TemporaryDirectory(prefix="slo-bench-") as scratch:
         log_path = Path(scratch) / "engine.log" if options.output is None else options.output.with_suffix(".engine.log")
         host = host_for(options, log_path=log_path, say=view.say)
-        async with host as running, watching(running.look()) as scraper:
-            bench = await Bench.prepare(running, load, scraper)
-            if options.request_rate is None:
+        async with (
+            host as running,
+            watching(running.look()) as scraper,
+            load_workers(running, load.workers) as workers,
+        ):
+            bench = await Bench.prepare(running, load, scraper, workers)
+            if running.facts.kind == "attached":  # a probe has no engine.json that would tell
+                view.say(f"--text-salt {running.facts.start} sends these prompts again")
+            rate_rps = options.the_rate_rps()
+            if rate_rps is None:
                 return await bench.closed_loop(options.concurrency or 1, options.repeat, options.duration)
             return await bench.window(
-                options.request_rate, options.repeat, options.duration, can_end_early=False, observe=view.progress
+                rate_rps, options.repeat, options.duration, can_end_early=False, observe=view.progress
             )
 
 
@@ -202,12 +206,21 @@ async def probe(options: ProbeOptions) -> int:
         slo=options.objectives(),
         ramp_s=options.ramp,
         bounds=mode_named("quick").bounds,
+        arrivals=options.the_arrivals(),
+        tokenizer=options.the_tokenizer(),
+        workers=options.load_workers,
     )
     if options.output is not None and options.output.is_dir():
         raise UsageError(f"--output {options.output} is a folder")
     confirm(options, is_agreed=options.yes)
     words = marks(options) + ([] if options.concurrency is None else ["closed loop"])
     with SweepView(load.slo, marks=words) as view:
+        view.say(load_line(load, is_open=options.concurrency is None))
+        rate_rps = options.the_rate_rps()
+        say_rows(load, rate_rps, options.duration, view.say)
+        if rate_rps is not None and (limit := client_limit(options, load, view.say)) is not None:
+            limit.check(rate_rps)
+        warn_of_files(options, load, rate_rps, view.say)
         verdict = await _one_window(options, load, view)
         row = probe_row(verdict, purpose="single", requests_file=None)
         view.say(window_line(verdict, row))

@@ -12,8 +12,6 @@ from slo_bench.plan_command import ExperimentOptions, experiment
 from traffic.virtual_time import run_virtual
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
-QUICK_ONE = "vllm_upgrade"
-"""The others take seconds each, so they run with the tests of processes."""
 
 
 def rehearsed(plan: Path, runs: Path, **more: object) -> int:
@@ -21,10 +19,8 @@ def rehearsed(plan: Path, runs: Path, **more: object) -> int:
     return run_virtual(experiment(options))
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [pytest.param(plan, marks=[pytest.mark.process] * (plan.stem != QUICK_ONE), id=plan.stem) for plan in EXAMPLES],
-)
+@pytest.mark.process
+@pytest.mark.parametrize("plan", EXAMPLES, ids=lambda plan: plan.stem)
 def test_it_runs_to_its_note_and_says_simulated(plan: Path, tmp_path: Path) -> None:
     assert rehearsed(plan, tmp_path) == 0
     planned = read_plan(plan)
@@ -58,7 +54,7 @@ def test_a_lever_that_the_simulated_engine_has_is_pulled_in_a_rehearsal(tmp_path
 
 @pytest.mark.process
 def test_a_plan_that_was_interrupted_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
-    plan = next(plan for plan in EXAMPLES if plan.stem == QUICK_ONE)
+    plan = next(plan for plan in EXAMPLES if plan.stem == "vllm_upgrade")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert rehearsed(plan, whole) == 0
     assert rehearsed(plan, broken) == 0

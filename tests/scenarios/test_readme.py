@@ -16,6 +16,7 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCK = re.compile(r"(<!-- output: (?P<command>.*) -->\n```text\n)(?P<shown>.*?)(\n```)", re.DOTALL)
 
 
+@pytest.mark.process
 def test_the_output_in_the_readme_is_the_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

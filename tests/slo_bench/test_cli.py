@@ -47,7 +47,7 @@ def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) ->
         (["sweep"], "--engine simulated"),
         (["sweep", "--engine", "simulated", "--label", "a/b"], "label"),
         (["sweep", "--engine", "simulated", "--mode", "fast"], "'smoke', 'quick' or 'full'"),
-        (["sweep", "--engine", "simulated", "--workload", "poems"], "'chat-mix' or 'fixed'"),
+        (["sweep", "--engine", "simulated", "--workload", "poems"], "'chat-mix', 'fixed'"),
         (["sweep", "--engine", "simulated", "--sweep-start", "0"], "above 0"),
         (["sweep", "--engine", "simulated", "--sweep-start", "-3"], "above 0"),
         (["sweep", "--engine", "simulated", "--max-request-rate", "0"], "above 0"),
@@ -183,6 +183,7 @@ def test_a_closed_loop_is_named_so_and_claims_no_rate(capsys: pytest.CaptureFixt
     assert "16 in flight" in output.err
 
 
+@pytest.mark.process
 def test_it_works_in_a_folder_with_packages_of_the_same_names(tmp_path: Path) -> None:
     for name in ("cloud", "reports", "traffic", "gates", "slo_bench"):
         (tmp_path / name).mkdir()
@@ -199,6 +200,7 @@ def test_it_works_in_a_folder_with_packages_of_the_same_names(tmp_path: Path) ->
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_it_with_its_code_and_keeps_what_was_measured(
     signum: signal.Signals, code: int, tmp_path: Path

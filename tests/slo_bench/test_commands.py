@@ -8,7 +8,7 @@ from gates.capacity import CapacityVerdict, Observation, conclude
 from gates.slo import DEFAULT_SLO
 from reports.rows import sweep_document
 from reports.run_directory import SweepDocument
-from slo_bench.commands import answer, exit_code, forecast, recorded, sweep_plan
+from slo_bench.commands import TALK_MARK, answer, exit_code, forecast, load_line, marks, recorded, sweep_plan
 from slo_bench.config import SweepOptions
 from slo_bench.store import RunStore
 
@@ -50,6 +50,23 @@ def test_each_verdict_has_its_answer_and_its_exit_code(tmp_path: Path) -> None:
 def test_the_forecast_has_two_times_since_a_failing_start_takes_longer() -> None:
     text = forecast(sweep_plan(SweepOptions(engine="simulated", label="x")))
     assert "at most 20 windows of 120 s in 96 minutes (230 if 8.00 req/s fails)" in text
+
+
+def test_what_is_sent_and_when_is_said_before_it_is() -> None:
+    plan = sweep_plan(SweepOptions(engine="simulated", label="x", arrivals="gamma", burstiness=0.5))
+    assert load_line(plan.load) == "load: chat-mix, gamma arrivals of burstiness 0.5"
+    assert load_line(plan.load, is_open=False) == "load: chat-mix"
+
+
+def test_conversations_are_called_closed_loops_on_every_line() -> None:
+    assert marks(SweepOptions(engine="simulated", workload="multi-turn")) == ["SIMULATED", TALK_MARK]
+    assert TALK_MARK == "closed loop within conversations"
+    assert marks(SweepOptions(engine="simulated")) == ["SIMULATED"]
+
+
+def test_workload_and_arrivals_are_written_down() -> None:
+    config = recorded(SweepOptions(engine="simulated", arrivals="gamma", burstiness=0.5), DEFAULT_SLO)
+    assert (config["workload"], config["arrivals"], config["burstiness"]) == ("chat-mix", "gamma", 0.5)
 
 
 def test_what_is_written_down_holds_no_secret() -> None:

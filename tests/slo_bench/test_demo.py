@@ -35,6 +35,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
+@pytest.mark.process
 def test_four_arms_share_one_anchor_rate_and_have_all_windows_there(short: Path) -> None:
     directory = short / "demo-1"
     document = read_document(directory / "experiment.json", ExperimentDocument)
@@ -45,12 +46,14 @@ def test_four_arms_share_one_anchor_rate_and_have_all_windows_there(short: Path)
         assert whole == {0, 1}
 
 
+@pytest.mark.process
 def test_the_note_says_simulated_first_and_puts_truth_beside_finding(short: Path) -> None:
     note = (short / "demo-1" / "note.md").read_text()
     assert note.startswith("# SIMULATED")
     assert "Truth beside finding" in note
 
 
+@pytest.mark.process
 def test_every_link_of_the_kept_note_leads_to_a_file_and_no_rows_are_kept(short: Path) -> None:
     note = (short / "notes" / "0001-demo.md").read_text()
     links = [part.partition(")")[0] for part in note.split("](")[1:]]
