@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from gates.cause import UNKNOWN_LIMITS, ServerLimits
 from traffic.engine import Engine
+from traffic.recipe import EngineRecipe
 from traffic.records import Message
 from traffic.server_facts import Look
 
@@ -24,9 +25,10 @@ class EngineFacts:
     """What is known of an engine once it answers.
 
     max_model_len: context limit in tokens, None where the server does not say. takes_forced_length: the server honours
-    min_tokens and ignore_eos. limits: what the engine may do at once, where it is known. start: how many servers this
-    run started before this one; prompts depend on it. details: further facts for engine.json (version, command, times
-    to ready, simulated settings).
+    min_tokens and ignore_eos. limits: what the engine may do at once, where it is known. start: what prompts depend on:
+    how many servers this run started before this one, plus a salt where somebody else runs the server
+    (`slo_bench.engines.text_salt`). details: further facts for engine.json (version, command, times to ready, simulated
+    settings).
     """
 
     kind: Literal["simulated", "attached", "vllm"]
@@ -55,6 +57,11 @@ class RunningHost(Protocol):
     @property
     def facts(self) -> EngineFacts:
         """What is known of it."""
+        ...
+
+    @property
+    def recipe(self) -> EngineRecipe | None:
+        """How other processes make the same engine; None where they cannot."""
         ...
 
     @property

@@ -18,6 +18,7 @@ from slo_bench.scrape import pages
 from traffic.endpoint import Endpoint, HttpEngine, ModelCard
 from traffic.errors import EngineError, UsageError
 from traffic.http_client import Bounds, BuildClient, build_client
+from traffic.recipe import EngineRecipe
 from traffic.records import End, Flight, Message, Request
 from traffic.server_facts import Look
 from traffic.sse import NOT_STREAMED
@@ -137,6 +138,11 @@ class AttachedHost:
     def endpoint(self) -> Endpoint:
         """The connection, for calls beside the load."""
         return self._endpoint
+
+    @property
+    def recipe(self) -> EngineRecipe:
+        """How other processes send to the same server."""
+        return self.engine.recipe()
 
     @property
     def needs_text(self) -> bool:

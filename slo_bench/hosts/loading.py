@@ -21,11 +21,6 @@ _PROGRESS = (
     "init engine",
     "Starting vLLM server on",
 )
-_PARTS = {
-    "load_s": re.compile(r"Model loading took .* and ([\d.]+) seconds"),
-    "compile_s": re.compile(r"torch\.compile took ([\d.]+) s in total"),
-    "graphs_s": re.compile(r"Graph capturing finished in ([\d.]+) secs"),
-}
 _RECORDED = re.compile(
     r"(?:VLLM|CUDA|NCCL|HF|TORCH|PYTORCH|TRITON|OMP|SGLANG|FLASHINFER)_\w+|LD_PRELOAD|LD_LIBRARY_PATH"
 )
@@ -68,12 +63,6 @@ async def told(say: Callable[[str], None], log_text: Callable[[], str], *, silen
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
-
-
-def parts_of_start(log_text: str) -> dict[str, float | None]:
-    """Seconds for weights, compilation and CUDA graphs; None where the log does not say."""
-    found = {name: pattern.search(log_text) for name, pattern in _PARTS.items()}
-    return {name: float(match[1]) if match else None for name, match in found.items()}
 
 
 def shown_command(command: Sequence[str]) -> str:

@@ -49,6 +49,10 @@ class RunningSimulation:
         return self._facts
 
     @property
+    def recipe(self) -> None:
+        """None: it lives in this process."""
+
+    @property
     def needs_text(self) -> bool:
         """Lengths are enough."""
         return False

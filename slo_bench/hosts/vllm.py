@@ -26,7 +26,7 @@ from slo_bench.hosts.launch import (
     on_host,
     refuse_ours,
 )
-from slo_bench.hosts.loading import parts_of_start, recorded_environment, shown_command, told
+from slo_bench.hosts.loading import recorded_environment, shown_command, told
 from slo_bench.hosts.log_facts import compilations
 from slo_bench.hosts.vllm_process import (
     LOOPBACK,
@@ -39,6 +39,7 @@ from slo_bench.hosts.vllm_process import (
 from traffic.endpoint import Endpoint, HttpEngine
 from traffic.errors import EngineError, SloBenchError, UsageError
 from traffic.http_client import Bounds, BuildClient, build_client
+from traffic.recipe import EngineRecipe
 from traffic.records import Message
 from traffic.server_facts import Look
 
@@ -153,6 +154,11 @@ class VllmHost:
         return self._running.endpoint
 
     @property
+    def recipe(self) -> EngineRecipe:
+        """How other processes send to the same server."""
+        return self._running.recipe
+
+    @property
     def needs_text(self) -> bool:
         """A real server needs prompts."""
         return True
@@ -249,7 +255,6 @@ class VllmHost:
             "gpu_driver": None if self._baseline is None else self._baseline.driver,
             "gpu_memory_before_mib": None if self._baseline is None else dict(self._baseline.used_mib),
             "ready_s": loop.time() - began_s,
-            **parts_of_start(process.log_text()),
         }
         version = attached.facts.version or way.version
         self._facts = replace(attached.facts, kind="vllm", version=version, details=details)

@@ -1,7 +1,7 @@
 """Lines that vLLM 0.24.0 wrote on an NVIDIA H200, with the shipped file, the same file in a folder of ours, and none.
 
 The 30B-A3B FP8 shape with random weights, --moe-backend triton; kept are the lines that name version, backends, MoE
-configuration and KV cache.
+configuration and KV cache. A fourth start, without --enforce-eager, also compiled and captured CUDA graphs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_bench.hosts.log_facts import LogFacts, log_facts
+from slo_bench.hosts.log_facts import LogFacts, compilations, log_facts
 from slo_bench.hosts.moe_proof import moe_faults
 
 SAMPLES = Path(__file__).resolve().parents[2] / "vllm_samples"
@@ -54,3 +54,26 @@ def test_our_file_is_proven_only_where_it_was_read(tuned: Path) -> None:
     assert moe_faults(tuned, moved, env) == ()
     for arm in ("shipped", "heuristic"):
         assert moe_faults(tuned, seen(arm), env) != ()
+
+
+def test_the_parts_of_a_compiled_start_are_told() -> None:
+    facts = seen("compiled")
+    assert (facts.model_load_s, facts.compile_s, facts.graph_capture_s) == (2.974084, 70.46, 31.0)
+    assert (facts.model_load_gib, facts.graph_capture_gib, facts.init_engine_s) == (29.04, 0.83, 119.68)
+    assert (facts.kv_cache_gib, facts.kv_cache_tokens, facts.max_concurrency) == (12.0, 131_072, 8.0)
+    assert facts.capture_sizes is not None
+    assert facts.capture_sizes[-1] == 512
+    assert facts.is_ready
+
+
+def test_the_lines_of_a_compilation_would_be_flagged_in_a_window() -> None:
+    text = (SAMPLES / "h200_vllm_0.24.0_compiled.log").read_bytes().decode()
+    assert compilations(text) == (
+        "Dynamo bytecode transform time: 23.82 s",
+        "Cache the graph of compile range (1, 8192) for later use",
+        "Compiling a graph for compile range (1, 8192) takes 22.92 s",
+        "torch.compile took 70.46 s in total",
+        "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE)",
+        "Capturing CUDA graphs (decode, FULL)",
+        "Graph capturing finished in 31 secs, took 0.83 GiB",
+    )

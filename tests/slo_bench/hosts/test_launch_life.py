@@ -15,6 +15,7 @@ from fake_server import FakeServer, by_path, eventually, reply
 
 from slo_bench.hosts.gpu_memory import Gpu, GpuGuard, GpuProcess, GpuReading
 from slo_bench.hosts.launch import Installation, find_image, template
+from slo_bench.hosts.log_facts import log_facts
 from slo_bench.hosts.vllm import VllmHost
 from slo_bench.hosts.vllm_process import hold_port
 from slo_bench.hosts.watchdog import process
@@ -221,7 +222,8 @@ class TestCommandLife:
             assert isinstance(env, dict)
             assert (env["VLLM_USE_DEEP_GEMM"], env["VLLM_TUNED_CONFIG_FOLDER"]) == ("0", str(tmp_path))
             assert "HF_TOKEN" not in env
-            parts = [host.facts.details[name] for name in ("load_s", "compile_s", "graphs_s")]
+            seen = log_facts(host.log_text())
+            parts = [seen.model_load_s, seen.compile_s, seen.graph_capture_s]
             assert parts == [2.5, 67.2, None]
 
         lines = "Model loading took 29.0 GiB memory and 2.500000 seconds", "torch.compile took 67.20 s in total"
