@@ -9,29 +9,23 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 
 from gates.slo import DEFAULT_SLO, Metric, Objective, parse_objective
-from slo_bench.engine_options import ENGINE, EngineOptions, option
+from slo_bench.engine_options import ENGINE, LOAD, option
 from slo_bench.modes import Mode, mode_named
 from slo_bench.options import Options, StringList
 from slo_bench.search import SearchSettings
+from slo_bench.traffic_options import TrafficOptions
 from traffic.errors import UsageError
-from traffic.workload import CHAT_MIX, Workload, fixed_lengths
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-_LOAD, _SLO, _SEARCH, _RUN = "load", "objectives", "search", "run"
+_SLO, _SEARCH, _RUN = "objectives", "search", "run"
 
 
-class LoadOptions(EngineOptions):
-    """What is sent."""
+class LoadOptions(TrafficOptions):
+    """What is sent, and what it must achieve."""
 
-    workload: Literal["chat-mix", "fixed"] = option("chat-mix", "what prompts and answers look like", group=_LOAD)
-    input_tokens: int | None = option(None, "prompt length of --workload fixed", group=_LOAD, metavar="N", gt=0)
-    output_tokens: int | None = option(None, "answer length of --workload fixed", group=_LOAD, metavar="N", gt=0)
-    length_scale: float = option(
-        1.0, "factor on all lengths, for models with a short context", group=_LOAD, metavar="X", gt=0
-    )
-    seed: int = option(0, "of arrivals, lengths and text; 0 is a seed", group=_LOAD, metavar="N", ge=0)
+    seed: int = option(0, "of arrivals, lengths and text; 0 is a seed", group=LOAD, metavar="N", ge=0)
     slo: StringList = option(
         [],
         "objective METRIC:pPERCENTILE:MILLISECONDS, repeatable; metrics ttft, tpot, itl, e2e "
@@ -42,17 +36,15 @@ class LoadOptions(EngineOptions):
     ttft_p99_ms: float | None = option(None, "short for --slo ttft:p99:MS", group=_SLO, metavar="MS", gt=0)
     tpot_p99_ms: float | None = option(None, "short for --slo tpot:p99:MS", group=_SLO, metavar="MS", gt=0)
 
-    @model_validator(mode="after")
-    def _lengths(self) -> LoadOptions:
-        if (self.workload == "fixed") != (self.input_tokens is not None and self.output_tokens is not None):
-            raise ValueError("--workload fixed goes with --input-tokens and --output-tokens")
-        return self
+    load_workers: int = option(
+        1, "processes of this machine that send one load; more where one of them is late", group=LOAD, metavar="N", ge=1
+    )
 
-    def the_workload(self) -> Workload:
-        """The workload that the options name."""
-        if self.workload == "fixed":
-            return fixed_lengths(self.input_tokens or 0, self.output_tokens or 0)
-        return CHAT_MIX
+    @model_validator(mode="after")
+    def _can_be_shared(self) -> LoadOptions:
+        if self.load_workers > 1 and self.engine == "simulated":
+            raise ValueError("--load-workers goes with a server: the simulated engine lives in one process")
+        return self
 
     def objectives(self) -> tuple[Objective, ...]:
         """The SLO: given objectives stand alone; a short form replaces the default of its metric.
@@ -134,6 +126,9 @@ class ProbeOptions(LoadOptions):
     """Options of `slo-bench probe`."""
 
     request_rate: float | None = option(None, "open loop: requests per second", group=_RUN, metavar="RATE", gt=0)
+    rate_scale: float | None = option(
+        None, "open loop at this factor on the trace's own mean rate, --arrivals trace", group=_RUN, metavar="S", gt=0
+    )
     concurrency: int | None = option(
         None, "closed loop instead: requests kept in flight; times count from the send", group=_RUN, metavar="N", gt=0
     )
@@ -146,9 +141,23 @@ class ProbeOptions(LoadOptions):
 
     @model_validator(mode="after")
     def _one_loop(self) -> ProbeOptions:
-        if (self.request_rate is None) == (self.concurrency is None):
-            raise ValueError("give either --request-rate (open loop) or --concurrency (closed loop)")
+        if [self.request_rate, self.rate_scale, self.concurrency].count(None) != 2:  # noqa: PLR2004 - one of three
+            raise ValueError("give either --request-rate or --rate-scale (open loop) or --concurrency (closed loop)")
+        if self.concurrency is not None and self.load_workers > 1:
+            raise ValueError("--load-workers goes with an open loop, --concurrency keeps its requests in one process")
+        if self.rate_scale is not None and self.arrivals != "trace":
+            raise ValueError("--rate-scale goes with --arrivals trace")
+        if self.concurrency is not None and self.arrivals != "poisson":
+            raise ValueError("--concurrency keeps requests in flight: --arrivals would change nothing")
+        if self.concurrency is not None and self.workload == "multi-turn":
+            raise ValueError("--workload multi-turn is a closed loop within conversations: give --request-rate")
         return self
+
+    def the_rate_rps(self) -> float | None:
+        """The open loop's rate; None for a closed loop. Raises UsageError for a trace that has no rate."""
+        if self.rate_scale is not None:
+            return self.the_trace().mean_rate_rps * self.rate_scale
+        return self.request_rate
 
 
 class SimulateOptions(Options):
@@ -160,6 +169,19 @@ class SimulateOptions(Options):
     simulated: StringList = option(
         [], "a setting of the simulated engine, repeatable", group=ENGINE, metavar="NAME=VALUE"
     )
+
+
+class DoctorOptions(Options):
+    """Options of `slo-bench doctor`."""
+
+    seconds: float = option(
+        45.0, "time for the search of the client's ceiling, seconds", group=_RUN, metavar="N", ge=2, le=600
+    )
+    load_workers: int = option(1, "processes that send, as in sweep and probe", group=_RUN, metavar="N", ge=1)
+    vllm_python: Path | None = option(
+        None, "interpreter whose vLLM is looked at (default: this one)", group=_RUN, metavar="PATH"
+    )
+    json_: bool = option(default=False, description="print the result as JSON", group=_RUN)
 
 
 class DemoOptions(Options):

@@ -25,7 +25,7 @@ def environment() -> dict[str, object]:
         "packages": {name: _version(name) for name in _PACKAGES},
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "cpus_usable": sorted(os.sched_getaffinity(0)),
         "governor": _read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
@@ -87,7 +87,8 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """The processor's name; None where the kernel does not tell it."""
     for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -61,25 +61,21 @@ def test_two_limits_on_one_metric_are_refused() -> None:
         LoadOptions(slo=["ttft:p99:1000"], ttft_p99_ms=500).objectives()
 
 
-def test_fixed_lengths_need_both_lengths() -> None:
-    with pytest.raises(ValidationError, match="--input-tokens and --output-tokens"):
-        LoadOptions(workload="fixed", input_tokens=5)
-    with pytest.raises(ValidationError, match="--input-tokens and --output-tokens"):
-        LoadOptions(input_tokens=5, output_tokens=5)
-    workload = LoadOptions(workload="fixed", input_tokens=5, output_tokens=7).the_workload()
-    assert (workload.max_input_tokens, workload.max_output_tokens) == (5, 7)
-
-
 @pytest.mark.parametrize("label", ["a/b", "", "..", "-x", "a b", "ü", "x" * 101])
 def test_a_label_is_one_plain_name(label: str) -> None:
     with pytest.raises(ValidationError, match="label"):
         SweepOptions(label=label)
 
 
-def test_a_probe_is_an_open_or_a_closed_loop_never_both() -> None:
-    for given in ({}, {"request_rate": 1.0, "concurrency": 2}):
-        with pytest.raises(ValidationError, match="either"):
-            ProbeOptions(**given)
+def test_load_workers_go_with_an_open_loop_on_a_server() -> None:
+    assert SweepOptions(model="m", load_workers=4).load_workers == 4
+    assert SweepOptions(engine="simulated").load_workers == 1
+    with pytest.raises(ValidationError, match="simulated engine lives in one process"):
+        SweepOptions(engine="simulated", load_workers=2)
+    with pytest.raises(ValidationError, match="goes with an open loop"):
+        ProbeOptions(model="m", concurrency=8, load_workers=2)
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        SweepOptions(model="m", load_workers=0)
 
 
 def test_the_smoke_mode_judges_p90_and_grows_faster() -> None:
