@@ -6,16 +6,23 @@ cancels inside a pair. Pairs are combined by their log ratios, so that a change 
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scipy import special
+from gates.log_ratio import CONFIDENCE, log_ratio, mean_estimate
 
-CONFIDENCE = 0.95
-"""Of every interval here."""
+__all__ = [
+    "CONFIDENCE",
+    "MIN_PAIRS",
+    "NOT_TOLD_APART",
+    "Effect",
+    "EffectMetric",
+    "Finding",
+    "conclude",
+    "effect",
+    "smallest_visible_share",
+]
 
 MIN_PAIRS = 2
 """One pair has no spread, so it has no interval."""
@@ -89,28 +96,11 @@ def effect(metric: EffectMetric, base: Mapping[int, float | None], other: Mappin
     A value that is absent, not finite or not above 0 has no ratio; its repeat counts as missing.
     """
     repeats = sorted(base.keys() | other.keys())
-    ratios = [ratio for repeat in repeats if (ratio := _log_ratio(base.get(repeat), other.get(repeat))) is not None]
-    n_pairs = len(ratios)
-    if not n_pairs:
+    ratios = [ratio for repeat in repeats if (ratio := log_ratio(base.get(repeat), other.get(repeat))) is not None]
+    if not ratios:
         return Effect(metric, None, None, 0, len(repeats))
-    mean = math.fsum(ratios) / n_pairs
-    interval = None
-    if n_pairs >= MIN_PAIRS:
-        quantile = float(special.stdtrit(n_pairs - 1, (1 + CONFIDENCE) / 2))
-        half = quantile * statistics.stdev(ratios, mean) / math.sqrt(n_pairs)
-        interval = (_as_share(mean - half), _as_share(mean + half))
-    return Effect(metric, _as_share(mean), interval, n_pairs, len(repeats) - n_pairs)
-
-
-def _log_ratio(base: float | None, other: float | None) -> float | None:
-    if base is None or other is None or not (0 < base < math.inf and 0 < other < math.inf):
-        return None
-    return math.log(other) - math.log(base)
-
-
-def _as_share(log_ratio: float) -> float:
-    """A log ratio as a share, held inside what a float can carry: two wild pairs must not end a report."""
-    return math.expm1(min(log_ratio, 700.0))
+    found = mean_estimate(ratios)
+    return Effect(metric, found.share, found.interval, len(ratios), len(repeats) - len(ratios))
 
 
 def conclude(effect: Effect, drift: Effect | None) -> Finding:

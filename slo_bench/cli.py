@@ -16,6 +16,7 @@ from typing import Any
 import slo_bench
 from slo_bench.options import Options, load
 from traffic.errors import EngineError, InvalidMeasurement, SloBenchError, UsageError
+from traffic.file_limit import raise_file_limit
 from traffic.virtual_time import VirtualLoop
 
 EXIT_CODES: tuple[tuple[type[SloBenchError], int], ...] = ((UsageError, 2), (InvalidMeasurement, 3), (EngineError, 4))
@@ -44,11 +45,31 @@ def _probe() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
     return ProbeOptions, probe
 
 
+def _compare() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.compare import compare
+    from slo_bench.compare_options import CompareOptions
+
+    return CompareOptions, compare
+
+
+def _experiment() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.plan_command import ExperimentOptions, experiment
+
+    return ExperimentOptions, experiment
+
+
 def _simulate() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
     from slo_bench.config import SimulateOptions
     from slo_bench.simulate import simulate
 
     return SimulateOptions, simulate
+
+
+def _doctor() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.config import DoctorOptions
+    from slo_bench.doctor import doctor
+
+    return DoctorOptions, doctor
 
 
 def _demo() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
@@ -61,7 +82,10 @@ def _demo() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
 COMMANDS = {
     "sweep": Command("Find the capacity of a server inside its service-level objective.", _sweep),
     "probe": Command("Measure one request rate, or one closed loop.", _probe),
+    "compare": Command("Tell whether a change is real: two arms at one rate, block by block in turn.", _compare),
+    "experiment": Command("Run a plan: arms in order, the first again at the end, one lab note.", _experiment),
     "simulate": Command("Serve the simulated engine as an OpenAI-compatible server.", _simulate),
+    "doctor": Command("See what this client can send, and whether host and GPU are fit to measure.", _doctor),
     "demo": Command("See it work without a server: four SIMULATED arms, one lab note, truth beside finding.", _demo),
 }
 
@@ -119,6 +143,7 @@ def _run(name: str, words: list[str]) -> int:
         raise UsageError(f"slo-bench {name} takes no arguments after --")
     words += [f"--vllm-arg={argument}" for argument in extra]
     options = load(model, words, prog=f"slo-bench {name}", description=command.summary, command=name)
+    raise_file_limit()  # a connection is a file, and what we start inherits the limit
     return run_with_signals(lambda: run(options), is_virtual=is_virtual(name, options))
 
 
@@ -129,12 +154,9 @@ def is_virtual(name: str, options: Options) -> bool:
 
 
 def _real_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
+    from traffic.real_time import RealLoop
+
+    return RealLoop()
 
 
 def run_with_signals(work: Callable[[], Coroutine[Any, Any, int]], *, is_virtual: bool) -> int:

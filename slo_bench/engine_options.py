@@ -13,15 +13,25 @@ from slo_bench.options import Options, StringList
 from traffic.errors import UsageError
 
 
-def option(default: Any, description: str, *, group: str, metavar: str | None = None, **bounds: Any) -> Any:
-    """A field with its help text and the group that it stands under."""
+def option(
+    default: Any,
+    description: str,
+    *,
+    group: str,
+    metavar: str | None = None,
+    is_positional: bool = False,
+    **bounds: Any,
+) -> Any:
+    """A field with its help text and the group that it stands under; is_positional: it has no flag."""
     extra: dict[str, JsonValue] = {"group": group}
+    if is_positional:
+        extra["is_positional"] = True
     if metavar is not None:
         extra["metavar"] = metavar
     return Field(default, description=description, json_schema_extra=extra, **bounds)
 
 
-ENGINE, START, LEVERS = "engine", "start a server", "levers of vLLM"
+ENGINE, START, LEVERS, LOAD = "engine", "start a server", "levers of vLLM", "load"
 
 
 class EngineOptions(Options):
@@ -46,6 +56,14 @@ class EngineOptions(Options):
         group=ENGINE,
         metavar="URL",
     )
+    text_salt: int | None = option(
+        None,
+        "with --base-url: what prompts are drawn from beside --seed (default: a fresh number, since a running server "
+        "may have the prompts of earlier runs in its cache; engine.json has it as start)",
+        group=ENGINE,
+        metavar="N",
+        ge=0,
+    )
     vllm_python: Path | None = option(
         None, "interpreter whose vLLM is started (default: this one)", group=START, metavar="PATH"
     )
@@ -60,6 +78,9 @@ class EngineOptions(Options):
         "another server: a command with {port}, {model}, {tuned_dir}, {args}",
         group=START,
         metavar="TEMPLATE",
+    )
+    server_env: StringList = option(
+        [], "environment variable of the server, repeatable", group=START, metavar="NAME=VALUE"
     )
     port: int | None = option(
         None, "port of the server that is started (default: a free one)", group=START, metavar="N", ge=1, le=65535
@@ -98,6 +119,11 @@ class EngineOptions(Options):
     max_model_len: int | None = option(None, "context limit, tokens", group=LEVERS, metavar="N", gt=0)
     moe_backend: str | None = option(None, "triton, deep_gemm, ...", group=LEVERS, metavar="NAME")
 
+    @field_validator("tuned_moe_dir", "vllm_python", "ca_file")
+    @classmethod
+    def _home(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser()  # a plan's paths meet no shell
+
     @field_validator("header")
     @classmethod
     def _headers(cls, headers: list[str]) -> list[str]:
@@ -105,6 +131,14 @@ class EngineOptions(Options):
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:\s*[^\r\n]*", header):
                 raise ValueError(f"{header.partition(':')[0]!r} is not 'NAME: VALUE'")
         return headers
+
+    @field_validator("server_env")
+    @classmethod
+    def _variables(cls, pairs: list[str]) -> list[str]:
+        for pair in pairs:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=[^\0]*", pair):
+                raise ValueError(f"{pair.partition('=')[0]!r} is not NAME=VALUE")
+        return pairs
 
     @field_validator("extra_body")
     @classmethod
@@ -124,6 +158,8 @@ class EngineOptions(Options):
         if kind != "vllm" and given:
             flags = ", ".join("--" + name.replace("_", "-") for name in given)
             raise UsageError(f"{flags} would change nothing: only a server that is started here takes it")
+        if kind != "attached" and self.text_salt is not None:
+            raise UsageError("--text-salt would change nothing: a server that is started here has seen no prompt")
         return kind
 
     @classmethod

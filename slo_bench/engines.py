@@ -7,13 +7,14 @@ import json
 import os
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from slo_bench.engine_options import EngineOptions
 from slo_bench.hosts import Host
 from traffic.errors import UsageError
+from traffic.randomness import fresh_key
 from traffic.step_model import EngineSettings
 
 
@@ -36,8 +37,28 @@ def simulated_settings(pairs: Sequence[str], base: EngineSettings | None = None)
         raise UsageError(f"--simulated: {error}") from error
 
 
-def host_for(options: EngineOptions, *, log_path: Path, say: Callable[[str], None], start: int = 0) -> Host:
-    """The host that the options name. log_path: where an engine that we start writes its log."""
+def text_salt(options: EngineOptions) -> int:
+    """What this run's prompts are drawn from on a server that somebody else runs: the option, else a fresh number.
+
+    Such a server may hold the prompts of any earlier run in its cache, those of the same command above all (R17).
+    Engines on which two arms should get the same text get the same salt.
+    """
+    return fresh_key() if options.text_salt is None else options.text_salt
+
+
+def host_for(
+    options: EngineOptions,
+    *,
+    log_path: Path,
+    say: Callable[[str], None],
+    start: int = 0,
+    own_pids: Callable[[], Collection[int]] = frozenset,
+) -> Host:
+    """The host that the options name. log_path: where an engine that we start writes its log.
+
+    start: how many servers this run used before. A server that somebody else runs adds the salt of its text to it.
+    own_pids: processes of this run's other servers, which may hold memory of the same GPU.
+    """
     kind = options.engine_kind()
     if kind == "simulated":
         # Imported here, as below: the other engines' libraries stay out of a run that does not use them.
@@ -55,13 +76,20 @@ def host_for(options: EngineOptions, *, log_path: Path, say: Callable[[str], Non
             headers=dict(_header(text) for text in options.header),
             ca_file=options.ca_file,
             extra_body=json.loads(options.extra_body or "{}"),
-            start=start,
+            start=start + text_salt(options),
             metrics_urls=options.metrics_url,
         )
-    return _vllm(options, log_path=log_path, say=say, start=start)
+    return _vllm(options, log_path=log_path, say=say, start=start, own_pids=own_pids)
 
 
-def _vllm(options: EngineOptions, *, log_path: Path, say: Callable[[str], None], start: int) -> Host:
+def _vllm(
+    options: EngineOptions,
+    *,
+    log_path: Path,
+    say: Callable[[str], None],
+    start: int,
+    own_pids: Callable[[], Collection[int]],
+) -> Host:
     from slo_bench.hosts.gpu_memory import GpuGuard, read_gpus
     from slo_bench.hosts.launch import Way, find_image, template
     from slo_bench.hosts.levers import Levers, engine_arguments
@@ -75,16 +103,17 @@ def _vllm(options: EngineOptions, *, log_path: Path, say: Callable[[str], None],
         way = find_image(options.vllm_image, os.environ, uses_gpu=read_gpus() is not None)
     expected: Expected = None
     if options.expect_moe_config is not None:
-        expected = "default" if options.expect_moe_config == "default" else Path(options.expect_moe_config)
+        expected = "default" if options.expect_moe_config == "default" else Path(options.expect_moe_config).expanduser()
     return ProvenHost(
         options.model or "",
         expected=expected,
         engine_args=engine_arguments(levers, options.vllm_arg),
+        env=dict(pair.split("=", 1) for pair in options.server_env),
         way=way,
         python=options.vllm_python,
         port=options.port,
         tuned_dir=options.tuned_moe_dir,
-        gpus=GpuGuard(min_driver=options.min_driver, count=levers.gpus),
+        gpus=GpuGuard(min_driver=options.min_driver, count=levers.gpus, own_pids=own_pids),
         log_path=log_path,
         start=start,
         ready_timeout_s=options.ready_timeout,

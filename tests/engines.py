@@ -134,6 +134,7 @@ class ScriptedHost:
     needs_text: bool = False
     count: Callable[[Sequence[Message]], int | None] = lambda _: None
     idle_after_s: float = 0.0
+    recipe: None = None
     death: Exception | None = None
     waits: list[float] = field(default_factory=list)
     told: list[str] = field(default_factory=list)

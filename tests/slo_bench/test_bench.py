@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from engines import Scripted, ScriptedHost, answer, fail, loop_s, silent, words
 from hypothesis import given, settings
@@ -17,10 +20,16 @@ from gates.verdict import Outcome, ProbeVerdict
 from slo_bench.bench import IDLE_LIMIT_S, Bench, Load, check_fits
 from slo_bench.hosts import EngineFacts
 from slo_bench.hosts.simulated import SimulatedHost
+from traffic.chat_dataset import ChatDataset, chat_dataset
+from traffic.conversations import Conversations
 from traffic.errors import EngineError, UsageError
 from traffic.probe import Stop
 from traffic.records import End, Flight, Request
+from traffic.schedule import shared_share
+from traffic.shared_prefix import SharedPrefix
 from traffic.step_model import EngineSettings
+from traffic.traced import Traced
+from traffic.traces import Trace
 from traffic.virtual_time import run_virtual
 from traffic.workload import CHAT_MIX, fixed_lengths
 
@@ -72,6 +81,13 @@ def test_a_mix_that_does_not_fit_is_refused_with_the_scale_that_would(limit: int
     scale = float(str(refused.value).split("--length-scale ")[1].split(" ")[0])
     assert 0 < scale < 1
     check_fits(replace(load, length_scale=scale), context(limit))
+
+
+def test_a_trace_that_does_not_fit_may_be_cut_too() -> None:
+    trace = Trace("long", np.arange(2.0), np.array([100, 20_000]), np.array([5, 1000]))
+    with pytest.raises(UsageError, match=r"--length-scale 0\.378 or less, or --max-input-tokens 6946"):
+        check_fits(replace(LOAD, workload=Traced(trace)), context(8192))
+    check_fits(replace(LOAD, workload=Traced(trace, 6946)), context(8192))
 
 
 def test_a_mix_that_does_not_fit_is_refused_before_anything_is_sent() -> None:
@@ -183,6 +199,72 @@ def test_warm_up_replays_one_schedule_in_fresh_words_and_ends_when_two_blocks_ag
     assert len(host.waits) == 2
 
 
+def counting_more(share: float) -> Scripted:
+    """A server whose usage counts that much more than the words which its /tokenize counts."""
+    good = answer()
+
+    async def act(request: Request, flight: Flight) -> None:
+        flight.prompt_tokens = round(words(request.messages) * (1 + share))
+        await good(request, flight)
+
+    return Scripted(act)
+
+
+def test_prompts_that_the_warm_up_finds_too_long_are_as_meant_in_every_window_after_it() -> None:  # R18
+    host = ScriptedHost(counting_more(0.0273), needs_text=True, count=words)
+    load = replace(LOAD, workload=fixed_lengths(2048, 3), ramp_s=0.0)
+
+    async def act(bench: Bench) -> list[ProbeVerdict]:
+        before = await bench.window(2.0, 0, 4.0)
+        await bench.warm_up(2.0, 4.0, 1)
+        ratio = bench.text
+        after = [await bench.window(rate_rps, 0, 4.0) for rate_rps in (2.0, 2.5)]
+        await bench.warm_up(2.5, 2.0, 1)
+        assert bench.text is ratio
+        return [before, *after]
+
+    before, *after = on_bench(host, act, load)
+    assert before.flags == (
+        "the server counts 2104 tokens in a mean prompt (2104 to 2104), +2.7% from the 2048 that were meant",
+    )
+    assert [verdict.flags for verdict in after] == [(), ()]
+    counts = {each.prompt_tokens for verdict in after for each in verdict.facts.records} - {None}
+    assert counts <= {2047, 2048, 2049}
+
+
+def talk(folder: Path, words_each: int) -> ChatDataset:
+    rows = [{"prompt": f"row {index} " + "word " * words_each, "response": "word " * 8} for index in range(60)]
+    (folder / "talk.json").write_text(json.dumps(rows))
+    return chat_dataset(str(folder / "talk.json"))
+
+
+def test_a_data_sets_prompts_are_counted_and_its_answers_stay_what_they_were(tmp_path: Path) -> None:
+    host = ScriptedHost(counting_more(0.05), needs_text=True, count=words)
+    load = replace(LOAD, workload=talk(tmp_path, 100), ramp_s=0.0)
+
+    async def act(bench: Bench) -> tuple[int, ProbeVerdict]:
+        answers = bench.load.workload.max_output_tokens
+        await bench.warm_up(5.0, 4.0, 2)
+        assert bench.load.workload.max_output_tokens == answers
+        return answers, await bench.window(5.0, 0, 10.0)
+
+    answers, verdict = on_bench(host, act, load)
+    assert 7 <= answers <= 9
+    assert verdict.flags == ()
+    assert verdict.invalid_reasons == ()
+
+
+def test_a_data_set_that_does_not_fit_is_refused_with_the_limit_that_would(tmp_path: Path) -> None:  # R18
+    load = replace(LOAD, workload=talk(tmp_path, 1000))
+    with pytest.raises(UsageError, match="leave long prompts out with --max-input-tokens") as refused:
+        check_fits(load, context(512))
+    limit = int(str(refused.value).rpartition(" ")[2])
+    with pytest.raises(UsageError, match="no row can be asked"):
+        chat_dataset(str(tmp_path / "talk.json"), longest_prompt_tokens=limit)
+    with pytest.raises(UsageError, match="give a smaller --output-tokens"):
+        check_fits(load, context(8))
+
+
 def by_block(tpot_s: Callable[[int], float]) -> Scripted:
     """An engine whose time per token depends on how many warm-up blocks it has begun."""
     engine: Scripted
@@ -231,6 +313,21 @@ def test_a_closed_loop_claims_no_rate() -> None:
     assert host.waits == [IDLE_LIMIT_S]
     finished = [each for each in verdict.facts.records if each.end is End.FINISHED]
     assert {round(each.ttft_s or 0.0, 6) for each in finished} == {0.2}
+
+
+def test_a_closed_loop_states_what_share_its_prompts_repeat() -> None:
+    load = replace(LOAD, workload=SharedPrefix(fixed_lengths(40, 3), 20))
+    verdict = on_bench(ScriptedHost(Scripted(answer(0.2))), lambda bench: bench.closed_loop(4, 0, 10.0), load)
+    assert verdict.facts.window.shared_share == 0.5
+
+
+def test_conversations_state_the_share_of_the_turns_that_came_into_the_window() -> None:
+    load = replace(LOAD, workload=Conversations())
+    host = ScriptedHost(Scripted(answer(4.0)))
+    verdict = on_bench(host, lambda bench: bench.window(5.0, 0, 20.0, can_end_early=False), load)
+    sent = {each.index: each for each in host.engine.received}
+    cohort = [sent[each.index] for each in verdict.facts.records if each.in_cohort]
+    assert verdict.facts.window.shared_share == shared_share(cohort) > 0.3
 
 
 def test_a_second_closed_loop_on_one_server_sends_no_text_again() -> None:  # R17

@@ -25,6 +25,26 @@ def test_each_kind_of_engine_has_its_host() -> None:
     assert isinstance(host(model="somewhere"), VllmHost)
 
 
+def test_the_same_command_again_gets_other_prompts_on_a_server_that_runs_already() -> None:  # R17
+    first, again = (host(base_url="http://127.0.0.1:1") for _ in range(2))
+    assert isinstance(first, AttachedHost)
+    assert isinstance(again, AttachedHost)
+    assert first._start != again._start
+    assert 0 <= first._start < 2**48
+
+
+def test_a_given_salt_sends_the_same_prompts_again_and_arms_keep_their_distance() -> None:
+    options = LoadOptions(base_url="http://127.0.0.1:1", text_salt=7)
+    hosts = [host_for(options, log_path=Path("engine.log"), say=print, start=start) for start in (0, 0, 1)]
+    assert [each._start for each in hosts if isinstance(each, AttachedHost)] == [7, 7, 8]
+
+
+@pytest.mark.parametrize("engine", [{"engine": "simulated"}, {"model": "m"}])
+def test_a_salt_is_for_servers_that_run_already(engine: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="--text-salt would change nothing"):
+        host(text_salt=7, **engine)
+
+
 def test_simulated_settings_are_typed() -> None:
     settings = simulated_settings(["max_num_seqs=4", "step_time_factor=0.5"])
     assert (settings.max_num_seqs, settings.step_time_factor) == (4, 0.5)

@@ -1,0 +1,215 @@
+"""Two arms at one load, from pairs of blocks: the effect on every metric, what may be said of it, what it would take.
+
+Partners, one block of each arm, ran next to each other and share due times and lengths; different pairs never do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from gates.log_ratio import Estimate, log_ratio
+from gates.pooled import DRAWS, Cohort, goodput_effect, percentile_effect, resampling
+from gates.starts import MIN_STARTS, MeanEffect, PairRatio, mean_effect
+
+MIN_PAIRS = 3
+"""Two orders cost a degree of freedom each, and noise needs one."""
+
+
+class ComparedMetric(StrEnum):
+    """What is compared. Means are over finished requests; percentiles count failures; goodput counts both."""
+
+    TPOT_MEAN = "mean TPOT"
+    TPOT_P50 = "p50 TPOT"
+    TPOT_P99 = "p99 TPOT"
+    TTFT_MEAN = "mean TTFT"
+    TTFT_P50 = "p50 TTFT"
+    TTFT_P99 = "p99 TTFT"
+    GOODPUT = "goodput"
+
+
+class Claim(StrEnum):
+    """What may be said of an effect."""
+
+    TOO_FEW_PAIRS = "too few pairs"
+    BELOW_RESOLUTION = "below resolution"
+    WITHIN_DRIFT = "within drift"
+    BETWEEN_INSTANCES = "between these instances only"
+    REAL = "real"
+
+    @property
+    def meaning(self) -> str:
+        """The claim as a half sentence."""
+        return _MEANING[self]
+
+
+_MEANING = {
+    Claim.TOO_FEW_PAIRS: "three pairs of blocks are the fewest that have an interval, so nothing is concluded",
+    Claim.BELOW_RESOLUTION: "the interval includes no change, so the noise between blocks alone may look like this",
+    Claim.WITHIN_DRIFT: (
+        "the servers that ran differ, but two starts of one configuration differ by as much, so the change is not "
+        "needed to explain it"
+    ),
+    Claim.BETWEEN_INSTANCES: (
+        "the servers that ran differ by more than noise; whether other starts of them would differ alike is not known"
+    ),
+    Claim.REAL: "more than noise between blocks and offsets of server starts explain",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two partners. start_a and start_b: which start of its arm each ran on."""
+
+    number: int
+    a: Cohort
+    b: Cohort
+    a_first: bool
+    start_a: int = 0
+    start_b: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MetricEffect:
+    """B against A in one metric.
+
+    a_value and b_value: seconds, or requests a second for goodput; for means the geometric mean over the pairs. None
+    where there is none. instances: between the servers that ran. starts: for starts in general, None where that is not
+    known. n_pairs: pairs with a value in both arms.
+    """
+
+    metric: ComparedMetric
+    a_value: float | None
+    b_value: float | None
+    n_pairs: int
+    instances: Estimate | None
+    starts: Estimate | None
+    claim: Claim
+
+    @property
+    def shown(self) -> Estimate | None:
+        """The estimate whose interval is printed: the one that carries the offset of a start, where it is known."""
+        return self.instances if self.starts is None else self.starts
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that the pairs say. effects: one per metric, mean TPOT first, which is the one that was asked for.
+
+    starts_per_arm: of the arm that has fewer. mean: the means' model of mean TPOT; None without a usable pair.
+    """
+
+    effects: tuple[MetricEffect, ...]
+    starts_per_arm: int
+    mean: MeanEffect | None
+
+    @property
+    def primary(self) -> MetricEffect:
+        """The effect on mean TPOT."""
+        return self.effects[0]
+
+    def effect(self, metric: ComparedMetric) -> MetricEffect:
+        """The effect on one metric."""
+        return next(each for each in self.effects if each.metric is metric)
+
+
+def compare(
+    pairs: Sequence[Pair], *, seed: int, known_offset_sd: float | None = None, draws: int = DRAWS
+) -> Comparison:
+    """Compare two arms by their pairs.
+
+    known_offset_sd: of the log level of mean TPOT of one start, measured before between equal servers. draws: of the
+    resampling behind percentiles and goodput.
+    """
+    starts = starts_per_arm(pairs)
+    tpot, mean = _mean(ComparedMetric.TPOT_MEAN, pairs, starts, known_offset_sd)
+    ttft, _ = _mean(ComparedMetric.TTFT_MEAN, pairs, starts, None)
+    return Comparison((tpot, *_percentiles(pairs, starts, seed, ttft, draws)), starts, mean)
+
+
+def quick_look(pairs: Sequence[Pair], known_offset_sd: float | None = None) -> tuple[MetricEffect, MeanEffect | None]:
+    """The effect on mean TPOT alone, without resampling: what a running comparison looks at."""
+    return _mean(ComparedMetric.TPOT_MEAN, pairs, starts_per_arm(pairs), known_offset_sd)
+
+
+def starts_per_arm(pairs: Sequence[Pair]) -> int:
+    """How many starts of each arm the pairs ran on; of the arm that has fewer."""
+    return min(len({pair.start_a for pair in pairs}), len({pair.start_b for pair in pairs}))
+
+
+def _percentiles(
+    pairs: Sequence[Pair], starts: int, seed: int, ttft: MetricEffect, draws: int
+) -> Sequence[MetricEffect]:
+    """The effects on everything that is pooled, in the order in which they are printed, mean TTFT among them."""
+    a, b = [pair.a for pair in pairs], [pair.b for pair in pairs]
+    if not pairs:
+        return [_found(metric, (None, None, None), 0, starts) for metric in list(ComparedMetric)[1:]]
+    resampled = resampling([pair.start_a for pair in pairs], [pair.start_b for pair in pairs], seed, draws)
+    tpot = [each.tpot_s for each in a], [each.tpot_s for each in b]
+    first = [each.ttft_s for each in a], [each.ttft_s for each in b]
+
+    def pooled(metric: ComparedMetric) -> MetricEffect:
+        values = tpot if metric in (ComparedMetric.TPOT_P50, ComparedMetric.TPOT_P99) else first
+        percentile = Decimal(50 if metric in (ComparedMetric.TPOT_P50, ComparedMetric.TTFT_P50) else 99)
+        return _found(metric, percentile_effect(*values, percentile, resampled), len(pairs), starts)
+
+    goodput = _found(ComparedMetric.GOODPUT, goodput_effect(a, b, resampled), len(pairs), starts)
+    return [
+        pooled(ComparedMetric.TPOT_P50),
+        pooled(ComparedMetric.TPOT_P99),
+        ttft,
+        pooled(ComparedMetric.TTFT_P50),
+        pooled(ComparedMetric.TTFT_P99),
+        goodput,
+    ]
+
+
+def _found(
+    metric: ComparedMetric,
+    found: tuple[float | None, float | None, Estimate | None],
+    n_pairs: int,
+    starts: int,
+) -> MetricEffect:
+    """A resampled effect: over starts where there are enough of them, else between the servers that ran."""
+    a_value, b_value, estimate = found
+    over_starts = starts >= MIN_STARTS
+    instances, general = (None, estimate) if over_starts else (estimate, None)
+    claim = claim_of(instances, general, starts) if n_pairs >= MIN_PAIRS else Claim.TOO_FEW_PAIRS
+    return MetricEffect(metric, a_value, b_value, n_pairs, instances, general, claim)
+
+
+def _mean(
+    metric: ComparedMetric, pairs: Sequence[Pair], starts: int, known_offset_sd: float | None
+) -> tuple[MetricEffect, MeanEffect | None]:
+    ratios, logs = [], []
+    for pair in pairs:
+        values = [
+            each.tpot_mean_s if metric is ComparedMetric.TPOT_MEAN else each.ttft_mean_s for each in (pair.a, pair.b)
+        ]
+        ratio = log_ratio(*values)
+        if ratio is not None:
+            ratios.append(PairRatio(ratio, pair.a_first, pair.start_a, pair.start_b))
+            logs.append([math.log(value) for value in values if value is not None])
+    if not ratios:
+        return _found(metric, (None, None, None), 0, starts), None
+    found = mean_effect(ratios, known_offset_sd)
+    a_value, b_value = (math.exp(math.fsum(each[side] for each in logs) / len(logs)) for side in (0, 1))
+    enough = len(ratios) >= MIN_PAIRS
+    claim = claim_of(found.instances, found.starts, starts) if enough else Claim.TOO_FEW_PAIRS
+    return MetricEffect(metric, a_value, b_value, len(ratios), found.instances, found.starts, claim), found
+
+
+def claim_of(instances: Estimate | None, starts: Estimate | None, starts_per_arm: int) -> Claim:
+    """What may be said. Nothing is called real with fewer than three starts of each arm."""
+    known = [each for each in (instances, starts) if each is not None and each.interval is not None]
+    if not known:
+        return Claim.TOO_FEW_PAIRS
+    differ_here = any(each.excludes_no_change for each in known)
+    if starts is not None and starts.interval is not None:
+        if not starts.excludes_no_change:
+            return Claim.WITHIN_DRIFT if differ_here else Claim.BELOW_RESOLUTION
+        return Claim.REAL if starts_per_arm >= MIN_STARTS else Claim.BETWEEN_INSTANCES
+    return Claim.BETWEEN_INSTANCES if differ_here else Claim.BELOW_RESOLUTION

@@ -1,0 +1,235 @@
+"""What pairs of blocks say of a mean: between the servers that ran, and for starts of a server in general.
+
+The log ratio of a pair is modelled as effect + order + offset of B's start - offset of A's start + noise. A single
+start per arm cannot tell its offset from the effect. Several starts can, in one of two layouts: *crossed*, where each
+start of A meets several starts of B, so that starts of one arm are compared through partners that they share; and
+*nested*, where a start of A and one of B run next to each other and never meet others, as restarts must.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gates.log_ratio import Estimate, balanced_estimate, critical_t, visible_log_ratio
+
+FloatArray = npt.NDArray[np.float64]
+
+MIN_STARTS = 3
+"""Of each arm, before anything is said of starts that were not measured."""
+
+_MOST_STARTS = 100
+_MOST_PAIRS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PairRatio:
+    """ln(B / A) of two partners. start_a and start_b: which start of its arm each ran on."""
+
+    log_ratio: float
+    a_first: bool
+    start_a: int = 0
+    start_b: int = 0
+
+    @property
+    def order(self) -> float:
+        """+1 where A ran first."""
+        return 1.0 if self.a_first else -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MeanEffect:
+    """The effect on a mean.
+
+    instances: between the servers that ran. starts: for starts in general, None where the offset of a start is not
+    known. order: how much slower whoever ran second read. pair_sd: noise of one pair, sd of its log ratio.
+    offset_sd: sd of the log level of one start, None where it was not measured. is_nested: see the module.
+    """
+
+    instances: Estimate
+    starts: Estimate | None
+    order: Estimate | None
+    pair_sd: float | None
+    offset_sd: float | None
+    is_nested: bool
+
+    def starts_needed(self, log_ratio: float, pairs_per_start: float) -> int | None:
+        """Starts of each arm that would show this log ratio in 80 % of all runs; None where the offset is unknown.
+
+        At least three, and None beyond a hundred.
+        """
+        if self.offset_sd is None:
+            return None
+        noise = (self.pair_sd or 0.0) ** 2 / pairs_per_start
+        for count in range(MIN_STARTS, _MOST_STARTS + 1):
+            degrees = count - 2 if self.is_nested else 2 * (count - 1)
+            error = math.sqrt((2 * self.offset_sd**2 + noise) / count)
+            if visible_log_ratio(error, degrees) <= abs(log_ratio):
+                return count
+        return None
+
+    def pairs_needed(self, log_ratio: float) -> int | None:
+        """Pairs that would show this log ratio between the servers that ran, in 80 % of all runs; None without noise.
+
+        The two orders cost a degree of freedom. None beyond ten thousand, too.
+        """
+        if not self.pair_sd or not log_ratio:
+            return None
+        low, high = 2, _MOST_PAIRS
+        if visible_log_ratio(self.pair_sd / math.sqrt(high), high - 2) > abs(log_ratio):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            if visible_log_ratio(self.pair_sd / math.sqrt(middle), middle - 2) > abs(log_ratio):
+                low = middle
+            else:
+                high = middle
+        return high
+
+
+def mean_effect(pairs: Sequence[PairRatio], known_offset_sd: float | None = None) -> MeanEffect:
+    """The effect on a mean from at least one pair.
+
+    known_offset_sd: measured elsewhere between equal servers; it counts where each arm has a single start.
+    """
+    met = {(pair.start_a, pair.start_b) for pair in pairs}
+    starts = len({pair.start_a for pair in pairs}), len({pair.start_b for pair in pairs})
+    if starts == (1, 1):
+        return _single(pairs, known_offset_sd)
+    return _nested(pairs) if starts == (len(met), len(met)) else _crossed(pairs, starts)
+
+
+def _single(pairs: Sequence[PairRatio], known_offset_sd: float | None) -> MeanEffect:
+    found, order = balanced_estimate([pair.log_ratio for pair in pairs], [pair.order for pair in pairs])
+    error = found.standard_error
+    starts = None
+    if error is not None and known_offset_sd is not None:
+        total = math.hypot(error, math.sqrt(2) * known_offset_sd)
+        # Welch-Satterthwaite: the offset's part is taken as known.
+        degrees = math.inf if error == 0 else found.degrees * (total / error) ** 4
+        starts = Estimate(found.log_ratio, total, degrees)
+    pair_sd = None if error is None else error / math.sqrt(_weight([pair.order for pair in pairs]))
+    return MeanEffect(found, starts, order, pair_sd, known_offset_sd, is_nested=False)
+
+
+def _weight(orders: Sequence[float]) -> float:
+    """The variance of the estimate at order 0 per variance of one value."""
+    n = len(orders)
+    centre = math.fsum(orders) / n
+    spread = math.fsum((order - centre) ** 2 for order in orders)
+    return 1 / n + (centre**2 / spread if spread else 0.0)
+
+
+def _nested(pairs: Sequence[PairRatio]) -> MeanEffect:
+    units: dict[int, list[PairRatio]] = defaultdict(list)
+    for pair in pairs:
+        units[pair.start_a].append(pair)
+    means = [math.fsum(pair.log_ratio for pair in unit) / len(unit) for unit in units.values()]
+    orders = [math.fsum(pair.order for pair in unit) / len(unit) for unit in units.values()]
+    found, order = balanced_estimate(means, orders)
+    degrees = len(pairs) - len(units)
+    noise = None
+    if degrees:
+        rest = (pair.log_ratio - mean for mean, unit in zip(means, units.values(), strict=True) for pair in unit)
+        noise = math.fsum(value**2 for value in rest) / degrees
+    per_unit = math.fsum(1 / len(unit) for unit in units.values()) / len(units)
+    error = None if noise is None else math.sqrt(noise * per_unit * _weight(orders))
+    offset_sd = None
+    if found.standard_error is not None and noise is not None:
+        spread = found.standard_error**2 / _weight(orders)
+        offset_sd = math.sqrt(max(0.0, (spread - noise * per_unit) / 2))
+    return MeanEffect(
+        instances=Estimate(found.log_ratio, error, degrees),
+        starts=None if found.standard_error is None else found,
+        order=order,
+        pair_sd=None if noise is None else math.sqrt(noise),
+        offset_sd=offset_sd,
+        is_nested=True,
+    )
+
+
+def _crossed(pairs: Sequence[PairRatio], starts: tuple[int, int]) -> MeanEffect:
+    """Least squares over effect, order and the levels of all starts, which add up to 0 in each arm."""
+    values = np.array([pair.log_ratio for pair in pairs])
+    orders = np.array([pair.order for pair in pairs])
+    levels_a = -_levels([pair.start_a for pair in pairs])
+    levels_b = _levels([pair.start_b for pair in pairs])
+    has_order = orders.min() < orders.max()
+    columns = [np.ones((len(pairs), 1)), *([orders[:, None]] if has_order else []), levels_a, levels_b]
+    design = np.hstack(columns)
+    solution, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    if rank < design.shape[1]:  # some starts have not met yet: their levels are not known
+        found, order = balanced_estimate(values.tolist(), orders.tolist())
+        return MeanEffect(found, None, order, None, None, is_nested=False)
+    degrees = len(pairs) - int(rank)
+    rest = values - design @ solution
+    noise = float(rest @ rest) / degrees if degrees else None
+    spread = np.linalg.inv(design.T @ design)
+    return _levelled(solution, spread, noise, degrees, starts, has_order=bool(has_order))
+
+
+def _levelled(
+    solution: FloatArray,
+    spread: FloatArray,
+    noise: float | None,
+    degrees: int,
+    starts: tuple[int, int],
+    *,
+    has_order: bool,
+) -> MeanEffect:
+    """What the solved levels say of starts in general.
+
+    The spread of the levels holds the offsets, and the noise once for each arm; the estimate's own error holds the
+    noise once. So it is taken off once, and never more than leaves the noise alone.
+    """
+    first = 2 if has_order else 1
+    own = 0.0 if noise is None else noise * float(spread[0, 0])
+    squares, blur = 0.0, 0.0
+    begin = first
+    for count in starts:
+        part = slice(begin, begin + count - 1)
+        whole = np.vstack([np.eye(count - 1), -np.ones((1, count - 1))])
+        squares += float(np.sum((whole @ solution[part]) ** 2))
+        blur += 0.0 if noise is None else noise * float(np.trace(whole @ spread[part, part] @ whole.T))
+        begin += count - 1
+    level_degrees = sum(starts) - 2
+    variance = squares / level_degrees * (1 / starts[0] + 1 / starts[1])
+    error = math.sqrt(max(variance - own, own))
+    effect = float(solution[0])
+    return MeanEffect(
+        instances=Estimate(effect, None if noise is None else math.sqrt(own), degrees),
+        starts=Estimate(effect, error, level_degrees),
+        order=_order(solution, spread, noise, degrees) if has_order else None,
+        pair_sd=None if noise is None else math.sqrt(noise),
+        offset_sd=None if noise is None else math.sqrt(max(0.0, (squares - blur) / level_degrees)),
+        is_nested=False,
+    )
+
+
+def _order(solution: FloatArray, spread: FloatArray, noise: float | None, degrees: int) -> Estimate:
+    error = None if noise is None else math.sqrt(noise * float(spread[1, 1]))
+    return Estimate(float(solution[1]), error, degrees)
+
+
+def _levels(starts: Sequence[int]) -> FloatArray:
+    """A column for each start but the last, which is minus the sum of the others; shape (pairs, starts - 1)."""
+    names = sorted(set(starts))
+    column = {name: index for index, name in enumerate(names)}
+    coded = np.vstack([np.eye(len(names) - 1), -np.ones((1, len(names) - 1))])
+    rows: FloatArray = coded[[column[start] for start in starts]]
+    return rows
+
+
+def width_without_noise(found: MeanEffect, starts: int) -> float | None:
+    """Half of the interval that any number of further blocks would leave, on the logarithm; None where unknown."""
+    if found.offset_sd is None:
+        return None
+    degrees = max(1, starts - 2 if found.is_nested else 2 * (starts - 1))
+    if starts == 1:
+        return critical_t(math.inf) * math.sqrt(2) * found.offset_sd
+    return critical_t(degrees) * found.offset_sd * math.sqrt(2 / starts)
