@@ -14,7 +14,7 @@ import slo_bench
 
 QUERY_LIMIT_S = 10.0
 _GPU_FIELDS = ("name", "uuid", "driver_version", "memory.total", "power.limit")
-_PACKAGES = ("httpx2", "numpy", "pyarrow", "pydantic", "scipy", "uvloop")
+_PACKAGES = ("httptools", "httpx2", "numpy", "pyarrow", "pydantic", "scipy", "uvloop")
 
 
 def environment() -> dict[str, object]:

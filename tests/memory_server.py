@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-import httpx2 as httpx
 from fake_server import Handler, ScriptedServer
 
 from traffic.connect import Connect, Wire
-from traffic.http_client import Bounds, build_client
+from traffic.http_client import Bounds, Client, build_client
 
 URL = "http://10.0.0.1:8000"
 """An address, not a name: nothing has to be resolved."""
@@ -66,6 +65,9 @@ class MemoryTransport(asyncio.Transport):
             self._is_closing = True
             self._loop.call_soon(self.other.lose, ConnectionResetError(errno.ECONNRESET, "reset"))
             self._loop.call_soon(self.lose, None)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing is ever left unsent."""
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -138,6 +140,6 @@ class MemoryServer(ScriptedServer):
         tls: ssl.SSLContext,
         keep_alive: bool,
         connect: Connect,  # noqa: ARG002 - the network stays out of it
-    ) -> httpx.AsyncClient:
-        """A `BuildClient`: httpx2 over these connections."""
+    ) -> Client:
+        """A `BuildClient` over these connections."""
         return build_client(headers=headers, bounds=bounds, tls=tls, keep_alive=keep_alive, connect=self.connect)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from traffic.http_client import (
     FAULTS,
     Bounds,
     BuildClient,
+    Client,
     ConnectionTrace,
     base_url,
     build_client,
@@ -31,16 +32,17 @@ from traffic.http_client import (
     tls_context,
 )
 from traffic.recipe import EndpointRecipe, EngineRecipe
-from traffic.records import End, Flight, Message, Request
-from traffic.sse import AnswerReader
+from traffic.records import Flight, Message, Request
+from traffic.reply import Reply
+from traffic.wire import Limits, Sink
+from traffic.wire_pool import DroppedError
 
-_DRAIN_S = 1.0
-_REFUSAL_BYTES = 65_536
 _SECRET_CHARS = 8
 _DROPPED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 _NO_SUCH_PAGE = (404, 405, 501)
 _NO_ENTRY = (401, 403)
 _OK = 200
+_JSON = {"Content-Type": "application/json"}
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -81,8 +83,9 @@ class Endpoint:
         words = [word for value in (headers or {}).values() for word in (value, *value.split())]
         secrets = {key, *(word for word in words if len(word) >= _SECRET_CHARS)} - {""}
         self._secrets = sorted(secrets, key=len, reverse=True)
-        self._pooled: httpx.AsyncClient | None = None
-        self._unpooled: httpx.AsyncClient | None = None
+        self._heads: dict[str, bytes] = {}
+        self._pooled: Client | None = None
+        self._unpooled: Client | None = None
         self.resent = 0
         """Requests sent once more because an idle connection had been closed under them."""
 
@@ -142,16 +145,32 @@ class Endpoint:
         request was on its way (R11): the request goes out once more, on a fresh connection. limit_s: bound of every
         step, in place of connect_s and stall_s.
         """
-        if self._pooled is None or self._unpooled is None:
-            raise RuntimeError("enter the endpoint before sending through it")
+        pooled, unpooled = self._clients()
         trace = ConnectionTrace()
         try:
-            return await self._send_on(self._pooled, method, path, body, trace=trace, limit_s=limit_s)
+            return await self._send_on(pooled.calls, method, path, body, trace=trace, limit_s=limit_s)
         except _DROPPED:
             if trace.has_connected or not trace.has_sent:
                 raise
         self.resent += 1
-        return await self._send_on(self._unpooled, method, path, body, trace=trace, limit_s=limit_s)
+        return await self._send_on(unpooled.calls, method, path, body, trace=trace, limit_s=limit_s)
+
+    async def exchange(self, path: str, body: bytes, sink: Sink, limits: Limits) -> float:
+        """Post a measured request and let `sink` read the response; the loop time at which that was over.
+
+        Raises one of FAULTS; TimeoutError at the limit of the whole. As with `send`, it goes out once more after R11,
+        if nothing of a response had come.
+        """
+        pooled, unpooled = self._clients()
+        head = self._heads.get(path)
+        if head is None:
+            head = self._heads[path] = self._head(pooled.calls, path)
+        request = b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body)
+        try:
+            return await pooled.wires.exchange(self._root, request, sink, limits)
+        except DroppedError:
+            self.resent += 1
+        return await unpooled.wires.exchange(self._root, request, sink, limits)
 
     async def models(self) -> list[ModelCard] | None:
         """What /v1/models lists; None where there is no such page. Raises EngineError, UsageError for a wrong key."""
@@ -226,18 +245,34 @@ class Endpoint:
         trace: ConnectionTrace,
         limit_s: float | None,
     ) -> httpx.Response:
-        url = self._pages.get(path)
-        if url is None:
-            url = self._pages[path] = self._root.copy_with(path=self._root.path.rstrip("/") + path)
         request = client.build_request(
             method,
-            url,
+            self._page(path),
             content=body,
-            headers={} if body is None else {"Content-Type": "application/json"},
+            headers={} if body is None else _JSON,
             timeout=client.timeout if limit_s is None else limit_s,
             extensions={"trace": trace},
         )
         return await client.send(request, stream=True)
+
+    def _clients(self) -> tuple[Client, Client]:
+        """The one that keeps connections, and the one that makes a new one for each request."""
+        if self._pooled is None or self._unpooled is None:
+            raise RuntimeError("enter the endpoint before sending through it")
+        return self._pooled, self._unpooled
+
+    def _page(self, path: str) -> httpx.URL:
+        url = self._pages.get(path)
+        if url is None:
+            url = self._pages[path] = self._root.copy_with(path=self._root.path.rstrip("/") + path)
+        return url
+
+    def _head(self, client: httpx.AsyncClient, path: str) -> bytes:
+        """The head of every post to a page, as httpx2 would write it, up to the length of the body."""
+        request = client.build_request("POST", self._page(path), headers=_JSON)
+        lines = [b"POST %s HTTP/1.1" % request.url.raw_path]
+        lines += [b"%s: %s" % header for header in request.headers.raw if header[0].lower() != b"content-length"]
+        return b"\r\n".join([*lines, b""])
 
 
 class HttpEngine:
@@ -282,19 +317,17 @@ class HttpEngine:
         in the TTFT. A request that goes out again (R11) keeps it.
         """
         body = self.body(request)
-        loop = asyncio.get_running_loop()
+        clock = asyncio.get_running_loop().time
         bounds = self._endpoint.bounds
-        reader = AnswerReader(request, flight)
-        deadline = asyncio.timeout(bounds.total_s)
-        flight.sent_s = loop.time()
+        reply = Reply(request, flight)
+        flight.sent_s = clock()
+        limits = Limits(bounds.stall_s, flight.sent_s + bounds.total_s)
         try:
-            async with deadline:
-                await self._exchange(body, reader, flight)
+            reply.close(await self._endpoint.exchange("/v1/chat/completions", body, reply, limits))
+        except TimeoutError:
+            reply.expire(clock(), bounds.total_s)
         except FAULTS as error:
-            end, text = End.TIMED_OUT, f"no end within {bounds.total_s:g} s"
-            if not deadline.expired():
-                end, text = describe(error, bounds)
-            reader.break_off(loop.time(), end, text)
+            reply.fail(clock(), error, bounds)
         if flight.error:
             flight.error = self._endpoint.redact(flight.error)
 
@@ -316,49 +349,10 @@ class HttpEngine:
         fields |= self._extra_body
         return json.dumps({name: value for name, value in fields.items() if value is not None}).encode("ascii")
 
-    async def _exchange(self, body: bytes, reader: AnswerReader, flight: Flight) -> None:
-        clock = asyncio.get_running_loop().time
-        async with aclosing(await self._endpoint.send("POST", "/v1/chat/completions", body)) as response:
-            if response.status_code != _OK:
-                flight.finish(clock(), End.FAILED, refusal(response.status_code, await _start_of(response)))
-                return
-            async with aclosing(response.aiter_raw()) as pieces:
-                try:
-                    async for piece in pieces:
-                        reader.feed(piece, clock())
-                        if flight.end is not None:
-                            break
-                    reader.close(clock())
-                except httpx.RemoteProtocolError:
-                    error = "truncated: the connection closed in the middle of the answer"
-                    reader.break_off(clock(), End.TRUNCATED, error)
-                if flight.end is End.FINISHED:
-                    await _drain(pieces)
-
 
 def wire_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
     """Messages as the API wants them."""
     return [{"role": message.role, "content": message.text} for message in messages]
-
-
-async def _drain(pieces: AsyncGenerator[bytes, None]) -> None:
-    """Read what follows the end of the answer, so that the connection can serve again; not for long."""
-    with suppress(TimeoutError, httpx.HTTPError):
-        async with asyncio.timeout(_DRAIN_S):
-            async for _ in pieces:
-                pass
-
-
-async def _start_of(response: httpx.Response) -> str:
-    """The first 64 KiB of a body, or as much of it as comes."""
-    start = b""
-    with suppress(httpx.HTTPError):
-        async with aclosing(response.aiter_bytes()) as pieces:
-            async for piece in pieces:
-                start += piece
-                if len(start) >= _REFUSAL_BYTES:
-                    break
-    return start.decode("utf-8", errors="replace")
 
 
 def _length(value: object) -> int | None:

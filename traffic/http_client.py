@@ -25,6 +25,7 @@ from traffic.errors import UsageError
 from traffic.http_pool import PoolTransport
 from traffic.records import End
 from traffic.sse import error_message, one_line
+from traffic.wire_pool import WirePool
 
 CLIENT_FAULT = "client: "
 FAULTS = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError)
@@ -54,16 +55,25 @@ class Bounds:
     call_s: float = 10.0
 
 
-class BuildClient(Protocol):
-    """Where another transport comes in.
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Two ways to one server. calls: httpx2, for the pages beside the load. wires: for what is measured."""
 
-    It calls the request's `trace` extension as httpcore does ("connection.connect_tcp.started",
-    "http11.send_request_headers.started"); a transport that does not is never asked to send a request twice.
-    """
+    calls: httpx.AsyncClient
+    wires: WirePool
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        self.wires.close()
+        await self.calls.aclose()
+
+
+class BuildClient(Protocol):
+    """Where another network comes in."""
 
     def __call__(
         self, *, headers: Mapping[str, str], bounds: Bounds, tls: ssl.SSLContext, keep_alive: bool, connect: Connect
-    ) -> httpx.AsyncClient:
+    ) -> Client:
         """A client without limits on connections; keep_alive false: each request has a connection of its own."""
         ...
 
@@ -75,20 +85,20 @@ def build_client(
     tls: ssl.SSLContext,
     keep_alive: bool,
     connect: Connect,
-    transport: httpx.AsyncBaseTransport | None = None,
-) -> httpx.AsyncClient:
-    """httpx2 over its own pool, whose connections `connect` makes, or over the transport given.
+) -> Client:
+    """httpx2 over its own pool and, for what is measured, ours; `connect` makes the connections of both.
 
     No limit on connections: a request that waits for one would make the load a closed loop (R10). No environment: a
     proxy variable must not stand between us and the server. No cookies: they would pin all load to one replica.
     """
-    return httpx.AsyncClient(
+    calls = httpx.AsyncClient(
         headers={"Accept-Encoding": "identity", "User-Agent": "slo-bench", **headers},
         timeout=httpx.Timeout(connect=bounds.connect_s, read=bounds.stall_s, write=bounds.stall_s, pool=None),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         trust_env=False,
-        transport=transport or PoolTransport(connect, tls=tls, keep_alive=keep_alive),
+        transport=PoolTransport(connect, tls=tls, keep_alive=keep_alive),
     )
+    return Client(calls, WirePool(connect, tls=tls, keep_alive=keep_alive, connect_s=bounds.connect_s))
 
 
 def tls_context(url: httpx.URL, ca_file: Path | None) -> ssl.SSLContext:

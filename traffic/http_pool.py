@@ -1,13 +1,12 @@
-"""httpx2's connections over a `Connect` of ours: the loop's own clock, one future per wait, no limit on their number.
+"""httpx2's connections over a `Connect` of ours, for the calls beside the load: one future per wait, no limit.
 
 httpcore2 asks its network for a stream with read and write. Its own one makes a cancel scope and two system calls for
-every piece that arrives, which at 100 answers a second costs more than reading them.
+every piece that arrives, and cannot be joined to a server in memory. What is measured goes through `wire_pool`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any, cast
@@ -29,7 +28,7 @@ _FAULTS = tuple(_TRANSLATED)
 
 
 class Stream(asyncio.Protocol, httpcore.AsyncNetworkStream):
-    """One connection with one reader. A piece that arrives costs it one turn of the loop and no timer."""
+    """One connection with one reader."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -39,8 +38,6 @@ class Stream(asyncio.Protocol, httpcore.AsyncNetworkStream):
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        self._deadline_s = math.inf
-        self._timer: asyncio.TimerHandle | None = None
         self._idle_since_s = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,7 +74,14 @@ class Stream(asyncio.Protocol, httpcore.AsyncNetworkStream):
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's signature
         """What has arrived; b"" at the end. Raises ReadTimeout when nothing came for that many seconds, ReadError."""
         if not self._pieces and not self._has_ended:
-            await self._wait(timeout)
+            self._reader = self._loop.create_future()
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._reader
+            except TimeoutError as error:
+                raise httpcore.ReadTimeout from error
+            finally:
+                self._reader = None
         if not self._pieces:
             if self._error is not None:
                 raise httpcore.ReadError(str(self._error)) from self._error
@@ -103,8 +107,6 @@ class Stream(asyncio.Protocol, httpcore.AsyncNetworkStream):
 
     async def aclose(self) -> None:
         """Close at once: what was not sent by now will not be missed."""
-        if self._timer is not None:
-            self._timer.cancel()
         self._transport.abort()
 
     async def start_tls(
@@ -131,33 +133,6 @@ class Stream(asyncio.Protocol, httpcore.AsyncNetworkStream):
         if info != "is_readable":
             return None
         return self._has_ended or bool(self._pieces) or self._loop.time() > self._idle_since_s + KEEP_ALIVE_S
-
-    async def _wait(self, limit_s: float | None) -> None:
-        """Until bytes or the end came. One timer serves many waits: it looks at the deadline when it is due."""
-        if limit_s is not None:
-            self._deadline_s = self._loop.time() + limit_s
-            if self._timer is None or self._timer.when() > self._deadline_s:
-                self._set_timer()
-        self._reader = self._loop.create_future()
-        try:
-            await self._reader
-        finally:
-            self._reader = None
-            self._deadline_s = math.inf
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._deadline_s, self._look_up)
-
-    def _look_up(self) -> None:
-        self._timer = None
-        if self._reader is None or self._reader.done() or self._deadline_s == math.inf:
-            return
-        if self._loop.time() < self._deadline_s:
-            self._set_timer()
-        else:
-            self._reader.set_exception(httpcore.ReadTimeout())
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():

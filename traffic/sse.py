@@ -236,13 +236,14 @@ class AnswerReader:
         self._finish_s: float | None = None
         self._last_event_s = 0.0
 
-    def feed(self, data: bytes, now_s: float) -> None:
-        """Bytes of the body arrived."""
+    def feed(self, data: bytes, now_s: float) -> bool:
+        """Bytes of the body arrived; whether the answer goes on."""
         payloads = self._parser.feed(data)
         if not self._has_payload and len(self._body_head) < _HEAD_BYTES:
             self._body_head += data
         for payload in payloads:
             self._take(payload, now_s)
+        return self._flight.end is None
 
     def close(self, now_s: float) -> None:
         """The body ended as HTTP wants it."""

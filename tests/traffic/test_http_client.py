@@ -5,10 +5,8 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
-import httpx2 as httpx
 import pytest
 from fake_server import CLOSE, FakeServer, in_turn, whole_answer
 from flights import KEY, PATIENT, ask, fly, one_over_a_socket, over_a_socket
@@ -16,7 +14,7 @@ from flights import KEY, PATIENT, ask, fly, one_over_a_socket, over_a_socket
 from traffic.connect import Connect, Wire
 from traffic.endpoint import Endpoint, HttpEngine
 from traffic.errors import UsageError
-from traffic.http_client import Bounds, base_url, build_client
+from traffic.http_client import Bounds, Client, base_url, build_client
 from traffic.http_pool import KEEP_ALIVE_S
 from traffic.records import End
 
@@ -115,10 +113,10 @@ class TestClientFaults:
     def test_an_address_that_refused_beside_one_that_this_machine_lacks_is_the_servers_fault(self) -> None:
         group = ExceptionGroup("tried", [OSError(99, "no such address"), OSError(111, "refused")])
 
-        def refuse(_: httpx.Request) -> httpx.Response:
-            raise httpx.ConnectError("all failed") from group
+        async def refuse(*_: object) -> tuple[asyncio.Transport, Wire]:
+            raise OSError("all failed") from group
 
-        flight = one_over_a_socket(whole_answer(4), client=partial(build_client, transport=httpx.MockTransport(refuse)))
+        flight = one_over_a_socket(whole_answer(4), client=lambda **given: build_client(**given | {"connect": refuse}))
         assert flight.error == "cannot connect: connection refused"
 
 
@@ -169,7 +167,7 @@ class TestSettings:
 
         def build(
             *, headers: Mapping[str, str], bounds: Bounds, tls: ssl.SSLContext, keep_alive: bool, connect: Connect
-        ) -> httpx.AsyncClient:
+        ) -> Client:
             seen.append((headers, bounds, keep_alive))
             return build_client(headers=headers, bounds=bounds, tls=tls, keep_alive=keep_alive, connect=connect)
 

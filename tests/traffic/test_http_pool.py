@@ -45,7 +45,7 @@ class TestReading:
 
         on_a_stream(use)
 
-    def test_each_wait_is_bounded_anew_by_one_timer(self) -> None:
+    def test_each_wait_is_bounded_anew(self) -> None:
         async def use(stream: Stream, far: MemoryTransport) -> None:
             for bound_s in (5.0, 5.0, 2.0, 10.0):
                 asyncio.get_running_loop().call_later(1.5, far.write, b"x")
