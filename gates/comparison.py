@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 
-from gates.log_ratio import Estimate, log_ratio
+from gates.log_ratio import Estimate, after_looking, log_ratio
 from gates.pooled import DRAWS, Cohort, goodput_effect, percentile_effect, resampling
 from gates.starts import MIN_STARTS, MeanEffect, PairRatio, mean_effect
 
@@ -117,22 +117,41 @@ class Comparison:
 
 
 def compare(
-    pairs: Sequence[Pair], *, seed: int, known_offset_sd: float | None = None, draws: int = DRAWS
+    pairs: Sequence[Pair],
+    *,
+    seed: int,
+    known_offset_sd: float | None = None,
+    is_sequential: bool = False,
+    draws: int = DRAWS,
 ) -> Comparison:
     """Compare two arms by their pairs.
 
-    known_offset_sd: of the log level of mean TPOT of one start, measured before between equal servers. draws: of the
-    resampling behind percentiles and goodput.
+    known_offset_sd: of the log level of mean TPOT of one start, measured before between equal servers. is_sequential:
+    pairs were added until the interval was narrow. draws: of the resampling behind percentiles and goodput.
     """
     starts = starts_per_arm(pairs)
     tpot, mean = _mean(ComparedMetric.TPOT_MEAN, pairs, starts, known_offset_sd)
     ttft, _ = _mean(ComparedMetric.TTFT_MEAN, pairs, starts, None)
-    return Comparison((tpot, *_percentiles(pairs, starts, seed, ttft, draws)), starts, mean)
+    effects = (tpot, *_percentiles(pairs, starts, seed, ttft, draws))
+    if is_sequential:
+        effects = tuple(_after_looking(each, starts) for each in effects)
+    return Comparison(effects, starts, mean)
 
 
-def quick_look(pairs: Sequence[Pair], known_offset_sd: float | None = None) -> tuple[MetricEffect, MeanEffect | None]:
+def quick_look(
+    pairs: Sequence[Pair], known_offset_sd: float | None = None, *, is_sequential: bool = False
+) -> tuple[MetricEffect, MeanEffect | None]:
     """The effect on mean TPOT alone, without resampling: what a running comparison looks at."""
-    return _mean(ComparedMetric.TPOT_MEAN, pairs, starts_per_arm(pairs), known_offset_sd)
+    starts = starts_per_arm(pairs)
+    found, mean = _mean(ComparedMetric.TPOT_MEAN, pairs, starts, known_offset_sd)
+    return (_after_looking(found, starts) if is_sequential else found), mean
+
+
+def _after_looking(found: MetricEffect, starts: int) -> MetricEffect:
+    """The effect with the intervals, and the claim, of a comparison that ended when it was narrow enough."""
+    instances, general = (None if each is None else after_looking(each) for each in (found.instances, found.starts))
+    claim = found.claim if found.claim is Claim.TOO_FEW_PAIRS else claim_of(instances, general, starts)
+    return replace(found, instances=instances, starts=general, claim=claim)
 
 
 def starts_per_arm(pairs: Sequence[Pair]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy import special
 
@@ -121,3 +121,14 @@ def balanced_estimate(values: Sequence[float], orders: Sequence[float]) -> tuple
         Estimate(at_zero, math.sqrt(variance * (1 / n + centre**2 / spread)), degrees),
         Estimate(slope, math.sqrt(variance / spread), degrees),
     )
+
+
+def after_looking(found: Estimate) -> Estimate:
+    """The estimate of a comparison that ended because its interval had become narrow enough.
+
+    Whoever ends on a narrow interval ends on one that is narrow by luck too often: with six to twenty pairs 95 %
+    intervals covered 92 to 94 %. An error larger by 1 + 2 / n brings back 95 % (benchmarks/compare).
+    """
+    if found.standard_error is None:
+        return found
+    return replace(found, standard_error=found.standard_error * (1 + 2 / (found.degrees + 2)))

@@ -146,14 +146,18 @@ def _starts_lines(document: EffectDocument) -> list[str]:
         ]
         lines.append(f"offset of one server start, {source}: sd {numbers.share(document.offset_share)} of mean TPOT")
     claim = document.primary.claim
-    if claim is Claim.REAL or claim not in (Claim.BETWEEN_INSTANCES, Claim.WITHIN_DRIFT):
+    if claim in (Claim.REAL, Claim.TOO_FEW_PAIRS):
+        return lines
+    is_seen = claim is not Claim.BELOW_RESOLUTION
+    if document.offset_share is None and not is_seen:
         return lines
     if document.offset_share is None:
         ways = "" if document.placement == "attached" else ": --instances 3 or --placement restart measures it"
         least = f"{MIN_STARTS} of each arm at least; how many depends on the offset of a start"
         return [*lines, f"starts needed to call it real: {least}, which single starts cannot show{ways}"]
     needed = "more than 100" if document.starts_needed is None else numbers.count(document.starts_needed)
-    return [*lines, f"starts needed to call an effect of this size real: {needed} of each arm"]
+    size = "this size" if is_seen else numbers.share(document.resolution_share)
+    return [*lines, f"starts needed to call an effect of {size} real: {needed} of each arm"]
 
 
 def trend_lines(document: EffectDocument) -> Sequence[str]:

@@ -128,11 +128,12 @@ class DifferenceRow(Document):
 class EffectDocument(Document):
     """A comparison.
 
-    outcome: concluded, also when nothing was found; unfinished: the time ran out; not comparable, invalid: see reasons.
-    resolution_share: an effect of which pairs_needed tells what it would take. offset_share: sd of the level of one
-    server start; offset_source: whether it was measured here or given. starts_needed: of each arm, to call an effect of
-    this size real; null where that is not known. order_share: how much slower whoever ran second read. unproven: what
-    nobody could check of servers that somebody else runs. faults: what a reader must know before believing the rest.
+    outcome: concluded, also when nothing was found; unfinished: the time ran out; not comparable, invalid: see
+    reasons. resolution_share: an effect of which pairs_needed tells what it would take. offset_share: sd of the
+    level of one server start; offset_source: whether it was measured here or given. starts_needed: of each arm, to
+    call the effect that was seen real, or where none was seen one of resolution_share; null where that is not
+    known. order_share: how much slower whoever ran second read. unproven: what nobody could check of servers that
+    somebody else runs. faults: what a reader must know before believing the rest.
     """
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)

@@ -16,6 +16,8 @@ from pathlib import Path
 from gates.effect import CONFIDENCE, NOT_TOLD_APART, EffectMetric
 from reports import numbers, tables
 from reports.arms import Arm, Experiment, read_experiment
+from reports.compare_words import sentence
+from reports.effect_document import EffectDocument
 from reports.figures import effects_figure, figure_bytes, rates_figure
 from reports.findings import (
     capacity_lines,
@@ -27,7 +29,7 @@ from reports.findings import (
     warm_up_text,
 )
 from reports.markdown import bullets, code, code_block, details, escape, heading, image, link
-from reports.run_directory import Json
+from reports.run_directory import Json, read_document
 from traffic.errors import UsageError
 
 NOTE_NAME = "note.md"
@@ -130,7 +132,14 @@ def _head(page: _Page) -> Iterator[str]:
     yield heading(f"{mark}{escape(document.title)}", 1)
     yield headline(experiment)
     yield heading(page.marked("Result"), 2)
-    yield bullets([*capacity_lines(experiment), *effect_lines(experiment), *fault_lines(experiment)])
+    yield bullets(
+        [
+            *capacity_lines(experiment),
+            *effect_lines(experiment),
+            *_comparison_lines(page),
+            *fault_lines(experiment),
+        ]
+    )
     yield _figure(
         page,
         page.rates,
@@ -139,6 +148,15 @@ def _head(page: _Page) -> Iterator[str]:
     yield "A window that ended early shows the percentile of the requests that were resolved by then."
     if page.effects is not None:
         yield _figure(page, page.effects, "effect of each arm on mean TPOT beside the drift between two equal arms")
+
+
+def _comparison_lines(page: _Page) -> Iterator[str]:
+    """What each comparison by interleaved blocks found, with the note that has its pairs."""
+    for path in sorted((page.experiment.directory / "compare").glob("*/effect.json")):
+        document = read_document(path, EffectDocument)
+        between = f"{document.b.label} against {document.a.label}"
+        note_path = page.to(path.with_name("effect.md"))
+        yield f"{link(escape(between), note_path)}, blocks in turn: {escape(sentence(document))}"
 
 
 def _figure(page: _Page, stem: Path, words: str) -> str:

@@ -130,7 +130,10 @@ class CauseRow(Document):
 
 
 class WarmUp(Document):
-    """Blocks of one replayed schedule; warm when two successive ones agree within 3 % on mean TPOT. rate_rps: null in a closed loop."""
+    """Blocks of one replayed schedule; warm when two successive ones agree within 3 % on mean TPOT.
+
+    rate_rps: null in a closed loop.
+    """
 
     is_warm: bool
     rate_rps: float | None
@@ -202,8 +205,9 @@ class RunDocument(Document):
 class ExperimentDocument(Document):
     """Which arms belong together, in the order in which they ran.
 
-    failed: arms without a sweep, and why. baseline: the arm that effects are measured against. drift_arm: the arm with the baseline's configuration, null
-    where none ran. anchor_rps: the rate at which all arms are compared, null where the baseline has no capacity.
+    failed: arms without a sweep, and why. baseline: the arm that effects are measured against. drift_arm: the arm with
+    the baseline's configuration, null where none ran. anchor_rps: the rate at which all arms are compared, null where
+    the baseline has no capacity.
     """
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)

@@ -18,7 +18,7 @@ from slo_bench.commands import load_line, marks, recorded, say_rows, warn_of_fil
 from slo_bench.compare_options import CompareOptions
 from slo_bench.compare_plan import ComparisonPlan, comparison_plan
 from slo_bench.compare_servers import LEAST_RAMP_S, CompareArm
-from slo_bench.comparison import DOCUMENT, run_comparison
+from slo_bench.comparison import DOCUMENT, Watch, run_comparison
 from slo_bench.config import LoadOptions
 from slo_bench.engines import confirm, host_for
 from slo_bench.environment import command_line
@@ -35,14 +35,16 @@ ROOM_SHARE = 0.9
 """Of a GPU's memory, for all servers that stand on it side by side."""
 
 
-def compare_arm(label: str, options: LoadOptions, changes: tuple[str, ...], say: Callable[[str], None]) -> CompareArm:
-    """An arm whose servers the options name."""
+def compare_arm(
+    label: str, options: LoadOptions, changes: tuple[str, ...], say: Callable[[str], None], *, first_start: int = 0
+) -> CompareArm:
+    """An arm whose servers the options name. first_start: how many servers were used before."""
     return CompareArm(
         label=label,
         kind=options.engine_kind(),
         changes=changes,
         host=lambda start, log_path, own_pids: host_for(
-            options, log_path=log_path, say=say, start=start, own_pids=own_pids
+            options, log_path=log_path, say=say, start=first_start + start, own_pids=own_pids
         ),
     )
 
@@ -91,7 +93,7 @@ async def compare(options: CompareOptions) -> int:
     load = compare_load(arms[0])
     plan = comparison_plan(options, load, arms[0].engine_kind(), allow_different_models=options.allow_different_models)
     if plan.placement == "coresident":
-        arms = _side_by_side(arms, 2 * plan.instances)
+        arms = side_by_side(arms, 2 * plan.instances)
     label = options.label or free_name(options.runs_dir, "compare")
     store = RunStore(options.runs_dir / label)
     store.check_unused()
@@ -110,7 +112,8 @@ async def compare(options: CompareOptions) -> int:
     return exit_code(document)
 
 
-def _side_by_side(arms: tuple[LoadOptions, LoadOptions], servers: int) -> tuple[LoadOptions, LoadOptions]:
+def side_by_side(arms: tuple[LoadOptions, LoadOptions], servers: int) -> tuple[LoadOptions, LoadOptions]:
+    """Both arms' options for so many servers that are up at once. Raises UsageError as `sharing` does."""
     from slo_bench.hosts.gpu_memory import read_gpus  # noqa: PLC0415 - only where servers may share a GPU
 
     has_gpu = arms[0].engine_kind() == "vllm" and read_gpus() is not None
@@ -167,11 +170,23 @@ async def _run(
         def begin() -> None:
             stack.enter_context(told(store, record, started_utc))
 
-        try:
-            return await run_comparison(plan, sides, directory, view, command=command_line(), on_ready=begin)
-        finally:
-            if (directory / DOCUMENT).exists():  # an invalid or interrupted comparison has its note too
-                write_text(directory / NOTE, compare_note(read_document(directory / DOCUMENT, EffectDocument)))
+        return await compare_into(directory, plan, sides, view, on_ready=begin)
+
+
+async def compare_into(
+    directory: Path,
+    plan: ComparisonPlan,
+    arms: tuple[CompareArm, CompareArm],
+    view: Watch,
+    *,
+    on_ready: Callable[[], object] = lambda: None,
+) -> EffectDocument:
+    """Compare, and write effect.json and its note; an invalid or interrupted comparison has them too."""
+    try:
+        return await run_comparison(plan, arms, directory, view, command=command_line(), on_ready=on_ready)
+    finally:
+        if (directory / DOCUMENT).exists():
+            write_text(directory / NOTE, compare_note(read_document(directory / DOCUMENT, EffectDocument)))
 
 
 def answer(document: EffectDocument, directory: Path) -> list[str]:

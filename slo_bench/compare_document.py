@@ -73,7 +73,12 @@ def effect_document(measured: Measurements, outcome: Outcome, *, is_over: bool) 
     """The document as it stands. is_over: no block is to come."""
     plan = measured.plan
     load = plan.block.load
-    compared = compare(measured.pairs, seed=load.seed, known_offset_sd=plan.known_offset_sd)
+    compared = compare(
+        measured.pairs,
+        seed=load.seed,
+        known_offset_sd=plan.known_offset_sd,
+        is_sequential=plan.until_share is not None,
+    )
     rows = [*(block for row in measured.rows for block in (row.a, row.b)), *(each.block for each in measured.discarded)]
     return EffectDocument(
         schema_version=1,
@@ -113,9 +118,10 @@ def _design(compared: Comparison, plan: ComparisonPlan) -> dict[str, object]:
     mean, primary = compared.mean, compared.primary
     resolution = RESOLUTION_SHARE if plan.until_share is None else plan.until_share
     order, order_interval = ends(None if mean is None else mean.order)
-    seen = None
-    if mean is not None and primary.claim in (Claim.BETWEEN_INSTANCES, Claim.WITHIN_DRIFT, Claim.REAL):
-        seen = mean.starts_needed(mean.instances.log_ratio, primary.n_pairs / max(1, compared.starts_per_arm))
+    needed = None
+    if mean is not None:
+        size = math.log1p(resolution) if primary.claim is Claim.BELOW_RESOLUTION else mean.instances.log_ratio
+        needed = mean.starts_needed(size, primary.n_pairs / compared.starts_per_arm)
     offset_sd = None if mean is None else mean.offset_sd
     source = None if offset_sd is None else "given" if compared.starts_per_arm == 1 else "measured"
     return {
@@ -125,7 +131,7 @@ def _design(compared: Comparison, plan: ComparisonPlan) -> dict[str, object]:
         "offset_source": source,
         "resolution_share": resolution,
         "pairs_needed": None if mean is None else mean.pairs_needed(math.log1p(resolution)),
-        "starts_needed": seen,
+        "starts_needed": needed,
         "order_share": order,
         "order_interval": order_interval,
     }

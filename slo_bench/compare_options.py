@@ -121,6 +121,22 @@ class DesignOptions(Options):
         return share
 
 
+_ONE_LOOP = "give either --request-rate (open loop) or --concurrency (closed loop)"
+
+
+def loop_fault(design: DesignOptions, load: LoadOptions) -> str | None:
+    """What speaks against the loop that a design asks for under this load; None where nothing does."""
+    if design.concurrency is None:
+        return None
+    if design.request_rate is not None:
+        return _ONE_LOOP
+    if load.load_workers > 1:
+        return "--load-workers goes with an open loop, --concurrency keeps its requests in one process"
+    if load.arrivals != "poisson" or load.workload == "multi-turn":
+        return "--concurrency keeps requests in flight: give --request-rate for arrivals or conversations"
+    return None
+
+
 class CompareOptions(DesignOptions, LoadOptions):
     """Options of `slo-bench compare`."""
 
@@ -166,14 +182,11 @@ class CompareOptions(DesignOptions, LoadOptions):
 
     @model_validator(mode="after")
     def _one_loop(self) -> CompareOptions:
-        if (self.request_rate is None) == (self.concurrency is None):
-            raise ValueError("give either --request-rate (open loop) or --concurrency (closed loop)")
-        if self.concurrency is not None and self.load_workers > 1:
-            raise ValueError("--load-workers goes with an open loop, --concurrency keeps its requests in one process")
-        if self.concurrency is not None and (self.arrivals != "poisson" or self.workload == "multi-turn"):
-            raise ValueError(
-                "--concurrency keeps requests in flight: give --request-rate for arrivals or conversations"
-            )
+        fault = loop_fault(self, self)
+        if self.request_rate is None and self.concurrency is None:
+            fault = _ONE_LOOP
+        if fault is not None:
+            raise ValueError(fault)
         return self
 
     @property
@@ -203,7 +216,7 @@ class CompareOptions(DesignOptions, LoadOptions):
         if b.engine_kind() != kind:
             raise UsageError("both arms run on the same kind of engine")
         self._check(a, b)
-        return _salted(a, b) if kind == "attached" else (a, b)
+        return same_text(a, b) if kind == "attached" else (a, b)
 
     def _check(self, a: LoadOptions, b: LoadOptions) -> None:
         if not self.same_ok and len(self.base_url) > 1 and _server(self.base_url[0]) == _server(self.base_url[1]):
@@ -249,10 +262,11 @@ def _named(change: str, options: LoadOptions) -> tuple[str, str]:
         return key, value
     if key in _NOT_CHANGED:
         raise UsageError(f"--change {name}=...: {_NOT_CHANGED[key]}")
-    if key in EngineOptions.model_fields:
-        return key, value
+    # First, since vLLM has levers of the same names, and the simulated engine takes none of them.
     if key in EngineSettings.__dataclass_fields__ and options.engine == "simulated":
         return "simulated", f"{key}={value}"
+    if key in EngineOptions.model_fields:
+        return key, value
     if key in LoadOptions.model_fields:
         raise UsageError(f"--change {change}: the load is the same for both arms, or nothing is compared")
     settings = EngineSettings.__dataclass_fields__ if options.engine == "simulated" else ()
@@ -278,8 +292,8 @@ def _server(url: str) -> tuple[str, int | None, str]:
     return host, port, parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _salted(a: LoadOptions, b: LoadOptions) -> tuple[LoadOptions, LoadOptions]:
-    """The same text for two servers, and never the same text twice for one."""
+def same_text(a: LoadOptions, b: LoadOptions) -> tuple[LoadOptions, LoadOptions]:
+    """Both arms on servers of somebody else: the same text for two servers, and never the same text twice for one."""
     salt = fresh_key() if a.text_salt is None else a.text_salt
     is_one = _server(a.base_url or "") == _server(b.base_url or "")
     return a.model_copy(update={"text_salt": salt}), b.model_copy(update={"text_salt": salt + is_one})

@@ -72,17 +72,22 @@ class ComparisonPlan:
         """The most load that the pairs take, with the shortest ramp."""
         return 2 * self.pairs * self.block.longest_s / 60
 
+    def load_text(self) -> str:
+        """The load in a few words."""
+        rate_rps = self.block.rate_rps
+        return f"{self.block.concurrency} in flight" if rate_rps is None else f"{rate_text(rate_rps)} req/s"
+
     def said(self) -> str:
         """The design in one line."""
         block = self.block
-        rate = f"{block.concurrency} in flight" if block.rate_rps is None else f"{rate_text(block.rate_rps)} req/s"
         orders = {Order.ABBA: "in the order A B B A", Order.RANDOM: "in a drawn, balanced order"}
         ramp = f"at least {LEAST_RAMP_S:g}" if block.ramp_s is None else f"{block.ramp_s:g}"
         count = f"{self.pairs} pairs" if self.until_share is None else f"at least {self.pairs} pairs"
         starts = "1 start" if self.instances == 1 else f"{self.instances} starts"
         return (
-            f"{rate}, {block.load.workload.name}; {self.placement} ({_PLACES[self.placement]}), {starts} of each arm; "
-            f"{count} of blocks {orders[self.order]}, each a ramp of {ramp} s and {block.window_s:g} s measured"
+            f"{self.load_text()}, {block.load.workload.name}; {self.placement} ({_PLACES[self.placement]}), "
+            f"{starts} of each arm; {count} of blocks {orders[self.order]}, "
+            f"each a ramp of {ramp} s and {block.window_s:g} s measured"
         )
 
     def cost(self) -> str:

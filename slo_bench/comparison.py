@@ -245,7 +245,8 @@ class _Running:
         measured.trends["A"].append(a.trend)
         measured.trends["B"].append(b.trend)
         self._compare_at_all()
-        so_far, _ = quick_look(measured.pairs, self.plan.known_offset_sd)
+        is_sequential = self.plan.until_share is not None
+        so_far, _ = quick_look(measured.pairs, self.plan.known_offset_sd, is_sequential=is_sequential)
         labels = (measured.arms[0].label, measured.arms[1].label)
         self.view.say(pair_line(row, labels, so_far.shown))
         self._write("unfinished", is_over=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from gates.comparison import Claim, Pair, quick_look, starts_per_arm
+from gates.comparison import Claim, MetricEffect, Pair, quick_look, starts_per_arm
 from gates.log_ratio import as_share
 from gates.starts import MIN_STARTS, MeanEffect, width_without_noise
 from reports import numbers
@@ -41,7 +41,7 @@ class Enough:
     def shortfall(self, pairs: Sequence[Pair]) -> list[str]:
         """What the comparison lacks to be concluded; empty when it has it."""
         plan, count = self._plan, len(pairs)
-        found, _ = quick_look(pairs, plan.known_offset_sd)
+        found, _ = self._look(pairs)
         if found.claim is Claim.TOO_FEW_PAIRS:
             return [f"{numbers.plural(count, 'pair')} with a value: {Claim.TOO_FEW_PAIRS.meaning}"]
         if count < plan.pairs:
@@ -55,7 +55,7 @@ class Enough:
         return [f"after {count} pairs the interval reaches ±{numbers.share(half)}, ±{asked} was asked for: {ways}"]
 
     def _is_narrow(self, pairs: Sequence[Pair]) -> bool:
-        shown = quick_look(pairs, self._plan.known_offset_sd)[0].shown
+        shown = self._look(pairs)[0].shown
         half = None if shown is None else shown.half_width
         return half is not None and half <= self._target
 
@@ -63,14 +63,18 @@ class Enough:
         """Whether the offsets alone make the interval too wide, where no further start can be had."""
         if self._plan.placement == "restart":
             return False
-        found = quick_look(pairs, self._plan.known_offset_sd)[1]
+        found = self._look(pairs)[1]
         width = None if found is None else width_without_noise(found, starts_per_arm(pairs))
         return width is not None and width > self._target
 
     def _starts_text(self, pairs: Sequence[Pair]) -> str:
-        found = quick_look(pairs, self._plan.known_offset_sd)[1]
+        found = self._look(pairs)[1]
         count = None if found is None else starts_for_width(found, self._target)
         return f"offsets of starts are wider, {'more' if count is None else count} starts of each arm would do"
+
+    def _look(self, pairs: Sequence[Pair]) -> tuple[MetricEffect, MeanEffect | None]:
+        plan = self._plan
+        return quick_look(pairs, plan.known_offset_sd, is_sequential=plan.until_share is not None)
 
     @property
     def _target(self) -> float:

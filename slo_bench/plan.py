@@ -14,7 +14,7 @@
     label = "vllm-0.32"
     vllm_python = "/opt/vllm-0.32/bin/python"
 
-    [[compare]]                  # options of `slo-bench compare`; the rate is the anchor rate where none is given
+    [[compare]]                  # design options of `slo-bench compare`; at the anchor rate where none is given
     arms = ["vllm-0.31", "vllm-0.32"]
 
 Here it is read and checked, before anything is started.
@@ -30,6 +30,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from slo_bench.compare_options import DesignOptions
 from slo_bench.config import SweepOptions
 from slo_bench.engine_options import EngineOptions
 from slo_bench.options import checked
@@ -62,11 +63,13 @@ class PlannedArm:
 
 @dataclass(frozen=True, slots=True)
 class PlannedComparison:
-    """Two arms by label, and the options of the comparison."""
+    """Two arms by label, and how they are compared. where: its place in the file, for what is wrong with it."""
 
     base: str
     other: str
-    options: Mapping[str, Any]
+    design: DesignOptions
+    allow_different_models: bool
+    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,10 @@ def _planned(path: Path, written: PlanFile) -> Plan:
     if "simulated" in kinds and len(kinds) > 1:
         raise UsageError(f"{path}: simulated and real arms do not belong in one experiment")
     comparisons = [_comparison(path, number, values, labels) for number, values in enumerate(written.compare, 1)]
+    pairs = [(each.base, each.other) for each in comparisons]
+    for each, pair in zip(comparisons, pairs, strict=True):
+        if pairs.count(pair) > 1:
+            raise UsageError(f"{each.where}: {each.other} is compared with {each.base} more than once")
     label = written.label or path.stem
     return Plan(label, written.title or label, tuple(arms), drift_arm, tuple(comparisons))
 
@@ -161,4 +168,12 @@ def _comparison(path: Path, number: int, values: Mapping[str, Any], labels: Sequ
             raise UsageError(f"{where}: there is no arm {label!r}; arms are {', '.join(labels)}")
     if base == other:
         raise UsageError(f"{where}: an arm is not compared with itself; its repeat is called {labels[-1]!r}")
-    return PlannedComparison(base, other, options)
+    allowed = options.pop("allow_different_models", False)
+    if not isinstance(allowed, bool):
+        raise UsageError(f"{where}: allow_different_models: give true or false")
+    for key in options:
+        if key in SweepOptions.model_fields and key not in DesignOptions.model_fields:
+            raise UsageError(f"{where}: {key} belongs to the arms: put it under [all] or [[arm]]")
+        if key not in DesignOptions.model_fields:
+            raise UsageError(f"{where}: slo-bench compare has no option {key!r} of its design")
+    return PlannedComparison(base, other, checked(DesignOptions, options, where=where), allowed, where)

@@ -1,4 +1,4 @@
-"""`slo-bench experiment`: a plan's arms in order, the first one again at the end, one run directory, one lab note."""
+"""`slo-bench experiment`: a plan's arms in order, the first one again at the end, comparisons, and one lab note."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from slo_bench.environment import environment
 from slo_bench.experiment import Arm, Experiment, Progress, run_experiment
 from slo_bench.options import Options
 from slo_bench.plan import Plan, PlannedArm, read_plan
+from slo_bench.planned_compare import ArmComparison, compare_arms, done, planned_comparisons
 from slo_bench.resume import check_same
 from slo_bench.store import RunStore
 from slo_bench.sweep import SweepPlan
 from slo_bench.view import SweepView
-from traffic.errors import EngineError, UsageError
+from traffic.errors import EngineError, InvalidMeasurement, UsageError
 from traffic.step_model import EngineSettings
 
 NOTE = "note.md"
@@ -76,16 +77,23 @@ def rehearsed(options: SweepOptions) -> SweepOptions:
 
 
 async def experiment(options: ExperimentOptions) -> int:
-    """Run the plan: 0 when every arm has an answer, 1 when the baseline carries nothing, else the code of a fault."""
+    """Run the plan: 0 when every arm has an answer and every comparison is concluded, else the code of what is missing.
+
+    1 when the baseline carries nothing, 3 or 4 for the first fault of an arm or a comparison, 5 for a comparison that
+    stays open.
+    """
     from reports.note import write_note  # noqa: PLC0415 - it brings matplotlib, which --help need not wait for
 
     plan = options.the_plan()
     directory = options.runs_dir / plan.label
     first = plan.arms[0].options
+    comparisons = planned_comparisons(plan)
     sweep = sweep_plan(first.model_copy(update={"label": plan.label}))
     with SweepView(sweep.load.slo, marks=marks(first, is_smoke=sweep.mode.is_smoke)) as view:
         view.say(f"{plan.title}: {len(plan.arms)} arms, {', '.join(arm.label for arm in plan.arms)}")
         view.say(forecast(replace(sweep, label="each arm")))
+        for each in comparisons:
+            view.say(each.forecast())
         if options.dry_run:
             return 0
         for arm in plan.arms:
@@ -99,9 +107,32 @@ async def experiment(options: ExperimentOptions) -> int:
         goes_on = options.resume and first.engine_kind() != "simulated"
         made = Experiment(plan.label, plan.title, arms, plan.drift_arm, sweep)
         progress = await run_experiment(made, directory, view, view.say, goes_on=goes_on)
+        are_concluded = await _compared(comparisons, progress, directory, view, goes_on=goes_on)
         write_note(directory, directory / NOTE, directory / "figures")
         view.say(f"note: {directory / NOTE}")
-    return _exit_code(progress)
+    return _exit_code(progress, are_concluded=are_concluded)
+
+
+async def _compared(
+    comparisons: Sequence[ArmComparison], progress: Progress, directory: Path, view: SweepView, *, goes_on: bool
+) -> bool:
+    """Run the comparisons; whether all are concluded. One that fails is told and does not end the experiment."""
+    concluded = 0
+    for made in comparisons:
+        document = done(made, progress.anchor_rps, directory) if goes_on else None
+        missing = [label for label in made.labels if label not in progress.found]
+        if missing:
+            view.say(f"{made.folder}: not compared, {missing[0]} has no sweep")
+        elif made.is_at_anchor and progress.anchor_rps is None:
+            view.say(f"{made.folder}: not compared, there is no anchor rate; give it a request_rate")
+        elif document is None:
+            try:
+                document = await compare_arms(made, progress.anchor_rps, directory, view)
+            except (EngineError, InvalidMeasurement) as fault:
+                progress.first_fault = progress.first_fault or fault
+                view.say(f"{made.folder}: {fault}")
+        concluded += document is not None and document.outcome == "concluded"
+    return concluded == len(comparisons)
 
 
 def _check_resumable(arms: Sequence[Arm], directory: Path) -> None:
@@ -115,11 +146,13 @@ def _check_resumable(arms: Sequence[Arm], directory: Path) -> None:
             check_same(read_document(path, RunDocument), arm.record, here)
 
 
-def _exit_code(progress: Progress) -> int:
+def _exit_code(progress: Progress, *, are_concluded: bool) -> int:
     fault = progress.first_fault
     if fault is not None:
         return 4 if isinstance(fault, EngineError) else 3
-    return 1 if progress.anchor_rps is None else 0
+    if progress.anchor_rps is None:
+        return 1
+    return 0 if are_concluded else 5
 
 
 def _arm(planned: PlannedArm, sweep: SweepPlan, directory: Path, view: SweepView) -> Arm:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gates.capacity import Capacity, CapacityVerdict, Observation, conclude
@@ -12,6 +12,7 @@ from gates.verdict import ProbeVerdict
 from reports.rows import cause_row, probe_row, sweep_document
 from reports.run_directory import CauseRow, ProbeRow, SweepDocument, WarmUp
 from slo_bench.bench import IDLE_LIMIT_S, Bench, Load
+from slo_bench.ceiling import ClientLimit
 from slo_bench.modes import Mode
 from slo_bench.search import Measure, SearchSettings, longest_search, next_step, possible_searches
 from slo_bench.store import RunStore
@@ -25,13 +26,23 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """Everything a sweep needs to know before it starts."""
+    """Everything a sweep needs to know before it starts.
+
+    client_limit_rps: the highest rate that this client can send, where that ends the search; None where it does not.
+    """
 
     label: str
     mode: Mode
     load: Load
     search: SearchSettings
     max_minutes: float | None
+    client_limit_rps: float | None = None
+
+    def within(self, limit: ClientLimit) -> SweepPlan:
+        """The plan with no rate above what this client can send. Raises UsageError when its start is."""
+        search = limit.cap(self.search)
+        is_lower = search.ceiling_rps < self.search.ceiling_rps
+        return replace(self, search=search, client_limit_rps=search.ceiling_rps if is_lower else None)
 
     @property
     def warm_up_rps(self) -> float:
@@ -184,6 +195,7 @@ class Sweeper:
             warm_up=self.warm,
             probes=self.rows,
             causes=self.causes,
+            client_limit_rps=self.plan.client_limit_rps,
         )
         self.store.sweep(document)
         return document

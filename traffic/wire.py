@@ -53,7 +53,7 @@ class HttpWire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._parser.set_dangerous_leniencies(  # dangerous to those who relay a response; servers do all of these
+        self._parser.set_dangerous_leniencies(  # dangers for who relays a response; h11 let all of these pass
             lenient_headers=True,
             lenient_chunked_length=True,
             lenient_optional_cr_before_lf=True,

@@ -13,7 +13,7 @@ from stepped import FloatArray
 
 from gates.block_order import Order, crossed_pair, nested_pairs
 from gates.comparison import Claim, claim_of
-from gates.log_ratio import Estimate
+from gates.log_ratio import Estimate, after_looking
 from gates.starts import MeanEffect, PairRatio, mean_effect
 
 
@@ -85,7 +85,7 @@ def until_narrow(
     """Pairs until the interval is that narrow, as `--until-resolution` adds them."""
     pairs = single_pairs(model, generator, effect, most)
     for count in range(least, most):
-        width = mean_effect(pairs[:count]).instances.half_width
+        width = after_looking(mean_effect(pairs[:count]).instances).half_width
         if width is not None and width <= half_width:
             return pairs[:count]
     return pairs

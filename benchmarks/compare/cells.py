@@ -127,9 +127,8 @@ def calibrate(seed: int, runs: int) -> None:
         ratios = pair_ratios(
             quiet(WARM), quiet(dataclasses.replace(WARM, step_time_factor=factor)), seed, runs // 10, ramp_s=RAMP_S
         )
-        print(
-            f"step time {factor:.2f}: change of TPOT per change of the step, on logarithms {ratios.mean() / math.log(factor):.3f}"
-        )
+        per_step = ratios.mean() / math.log(factor)
+        print(f"step time {factor:.2f}: change of TPOT per change of the step, on logarithms {per_step:.3f}")
     e2e_s = [
         run_block(StepModel(quiet(WARM), each), load(1.25 * RATE_RPS, each, 0, RAMP_S), 0.0).e2e_s
         for each in range(seed, seed + max(1, runs // 10))

@@ -146,6 +146,19 @@ def test_a_quick_look_sees_the_same_mean() -> None:
     assert starts_per_arm(measured) == 1
 
 
+def test_pairs_that_were_added_until_it_was_narrow_pay_for_the_looking() -> None:
+    measured = pairs([-0.0066 + 2 * value for value in NOISE])
+    plain, looked = (compare(measured, seed=0, draws=50, is_sequential=each) for each in (False, True))
+    for one, other in zip(plain.effects, looked.effects, strict=True):
+        assert one.shown is not None
+        assert other.shown is not None
+        assert other.shown.log_ratio == one.shown.log_ratio
+        assert (other.shown.standard_error or 0) >= (one.shown.standard_error or 0)
+    assert (plain.primary.claim, looked.primary.claim) == (Claim.BETWEEN_INSTANCES, Claim.BELOW_RESOLUTION)
+    assert quick_look(measured, is_sequential=True)[0] == looked.primary
+    assert compare(measured[:2], seed=0, draws=5, is_sequential=True).primary.claim is Claim.TOO_FEW_PAIRS
+
+
 CLEAR, OPEN, BARE = Estimate(0.05, 0.001, 8), Estimate(0.05, 0.1, 8), Estimate(0.05, None, 0)
 
 

@@ -10,6 +10,7 @@ from scipy import stats
 
 from gates.log_ratio import (
     Estimate,
+    after_looking,
     as_share,
     balanced_estimate,
     critical_t,
@@ -106,3 +107,10 @@ def test_a_known_error_is_a_normal() -> None:
     assert critical_t(math.inf) == pytest.approx(1.959964)
     assert visible_log_ratio(0.01, math.inf) == pytest.approx(0.01 * (1.959964 + 0.841621))
     assert visible_log_ratio(0.01, 10_000) == pytest.approx(visible_log_ratio(0.01, math.inf), rel=1e-3)
+
+
+def test_an_interval_that_was_waited_for_is_wider_and_the_effect_the_same() -> None:
+    found = Estimate(0.05, 0.01, 4)
+    assert after_looking(found) == Estimate(0.05, pytest.approx(0.01 * (1 + 2 / 6)), 4)  # type: ignore[arg-type]
+    assert after_looking(Estimate(0.05, 0.01, math.inf)) == Estimate(0.05, 0.01, math.inf)
+    assert after_looking(Estimate(0.05, None, 0)) == Estimate(0.05, None, 0)

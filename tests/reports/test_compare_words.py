@@ -115,6 +115,8 @@ def test_a_known_offset_tells_how_many_starts_a_claim_would_need() -> None:
     lines = outlook_lines(document(pairs(SHIFTED), known_offset_sd=0.01, starts_needed=5))
     assert lines[-2] == "offset of one server start, as given: sd 1.0 % of mean TPOT"
     assert lines[-1] == "starts needed to call an effect of this size real: 5 of each arm"
+    nothing = outlook_lines(document(pairs(NOISE), known_offset_sd=0.01, starts_needed=25))
+    assert nothing[-1] == "starts needed to call an effect of 1.0 % real: 25 of each arm"
     assert "more than 100" in outlook_lines(document(pairs(SHIFTED), known_offset_sd=0.05, starts_needed=None))[-1]
 
 

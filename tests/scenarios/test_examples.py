@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.effect_document import EffectDocument
 from reports.run_directory import ExperimentDocument, RunDocument, read_document
 from slo_bench.plan import read_plan
 from slo_bench.plan_command import ExperimentOptions, experiment
@@ -28,7 +29,17 @@ def test_it_runs_to_its_note_and_says_simulated(plan: Path, tmp_path: Path) -> N
     document = read_document(directory / "experiment.json", ExperimentDocument)
     assert document.arms == [arm.label for arm in planned.arms]
     assert document.drift_arm == planned.drift_arm
-    assert (directory / "note.md").read_text().startswith("# SIMULATED")
+    note = (directory / "note.md").read_text()
+    assert note.startswith("# SIMULATED")
+    for each in planned.comparisons:
+        folder = f"compare/{each.base}--{each.other}"
+        compared = read_document(directory / folder / "effect.json", EffectDocument)
+        assert compared.outcome == "concluded"
+        assert f"({folder}/effect.md)" in note
+
+
+def test_one_of_them_compares_its_arms_block_by_block() -> None:
+    assert any(read_plan(plan).comparisons for plan in EXAMPLES)
 
 
 def test_there_is_a_plan_for_each_question_that_is_asked_most() -> None:

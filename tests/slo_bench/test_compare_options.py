@@ -29,6 +29,7 @@ def test_a_setting_of_the_simulated_engine_may_be_named_alone_or_in_full() -> No
     for change in ("step_time_factor=0.97", "step-time-factor=0.97", "simulated=step_time_factor=0.97"):
         a, b = simulated(change).arms()
         assert (a.simulated, b.simulated) == ([], ["step_time_factor=0.97"])
+    assert simulated("max_num_seqs=64").arms()[1].simulated == ["max_num_seqs=64"]  # vLLM has a lever of this name
 
 
 def test_a_change_adds_to_what_both_arms_have() -> None:

@@ -25,6 +25,12 @@ def test_each_kind_of_engine_has_its_host() -> None:
     assert isinstance(host(model="somewhere"), VllmHost)
 
 
+def test_a_server_beside_others_of_this_run_lets_them_hold_their_memory() -> None:
+    host = host_for(LoadOptions(model="m"), log_path=Path("x.log"), say=print, own_pids=lambda: {7})
+    assert isinstance(host, VllmHost)
+    assert host._gpus.own_pids() == {7}
+
+
 def test_the_same_command_again_gets_other_prompts_on_a_server_that_runs_already() -> None:  # R17
     first, again = (host(base_url="http://127.0.0.1:1") for _ in range(2))
     assert isinstance(first, AttachedHost)

@@ -22,6 +22,8 @@ label = "new"
 simulated = ["step_time_factor=0.97"]
 """
 
+COMPARE = '[[compare]]\narms = ["old", "new"]\n'
+
 
 def plan(tmp_path: Path, text: str) -> Plan:
     path = tmp_path / "upgrade.toml"
@@ -59,11 +61,9 @@ def test_its_name_is_the_files_unless_it_says_another(tmp_path: Path) -> None:
     assert (made.label, made.title) == ("v", "Two versions")
 
 
-def test_comparisons_name_arms_and_keep_their_options_for_their_command(tmp_path: Path) -> None:
+def test_comparisons_name_arms_and_have_a_design(tmp_path: Path) -> None:
     made = plan(tmp_path, ARMS + '[[compare]]\narms = ["old", "new"]\nrequest-rate = 9\n')
-    assert [(each.base, each.other, dict(each.options)) for each in made.comparisons] == [
-        ("old", "new", {"request_rate": 9})
-    ]
+    assert [(each.base, each.other, each.design.request_rate) for each in made.comparisons] == [("old", "new", 9.0)]
     with_repeat = plan(tmp_path, ARMS + '[[compare]]\narms = ["old", "old-2"]\n')
     assert with_repeat.comparisons[0].other == "old-2"
 
@@ -89,6 +89,12 @@ def test_comparisons_name_arms_and_keep_their_options_for_their_command(tmp_path
         (ARMS + '[[compare]]\narms = ["old"]\n', "[[compare]] 1: name two arms"),
         (ARMS + '[[compare]]\narms = ["old", "newer"]\n', "there is no arm 'newer'; arms are old, new, old-2"),
         (ARMS + '[[compare]]\narms = ["old", "old"]\n', "an arm is not compared with itself"),
+        (ARMS + COMPARE + "rate = 9\n", "[[compare]] 1: slo-bench compare has no option 'rate' of its design"),
+        (ARMS + COMPARE + "seed = 9\n", "[[compare]] 1: seed belongs to the arms: put it under [all] or [[arm]]"),
+        (ARMS + COMPARE + "model = 9\n", "[[compare]] 1: model belongs to the arms"),
+        (ARMS + COMPARE + "blocks = 0\n", "[[compare]] 1: blocks: input should be greater than or equal to 1"),
+        (ARMS + COMPARE + "allow_different_models = 1\n", "[[compare]] 1: allow_different_models: give true or false"),
+        (ARMS + COMPARE + COMPARE, "[[compare]] 1: new is compared with old more than once"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_place(tmp_path: Path, text: str, said: str) -> None:

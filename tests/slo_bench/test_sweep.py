@@ -269,7 +269,8 @@ def test_a_sweep_that_had_no_time_for_one_window_has_no_answer(tmp_path: Path) -
 def test_a_window_that_stays_invalid_ends_the_sweep_with_cause_and_remedy(tmp_path: Path) -> None:
     host = ScriptedHost(Scripted(blocking(0.05, answer())), needs_text=True, count=words)
     with pytest.raises(
-        InvalidMeasurement, match=r"at 8 req/s is invalid 3 times: send lag p99 .* ms is above 10 ms: give"
+        InvalidMeasurement,
+        match=r"at 8 req/s is invalid 3 times: send lag p99 .* ms is above 10 ms: raise --load-workers",
     ):
         run_virtual(sweep(host, tmp_path / "brief"))
     found = read_document(tmp_path / "brief" / "sweep.json", SweepDocument)
