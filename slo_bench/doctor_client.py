@@ -21,9 +21,9 @@ from traffic.probe import ProbeFacts, run_probe
 from traffic.summary import nearest_rank, summarise
 from traffic.workers import LoadWorkers
 
-SEND_LAG_S = MEASURED.send_lag_p99_s / 2
-"""A rate is held while p99 of the send lag is within half of what a valid probe may have, so that probes at the ceiling
-do not fall out by chance. Were it less, rates would be refused that can be measured. `lag_limit_s`: restless hosts."""
+SEND_LAG_S = 0.002
+"""A rate is held while p99 of the send lag is within a fifth of what a valid probe may have, so that probes at the
+ceiling do not fall out by chance. A restless host could not hold any rate to that: see `lag_limit_s`."""
 
 SERVER_LATE_S = 0.010
 """A window in which the null server itself was this late (p99) says nothing of the client."""

@@ -10,7 +10,8 @@ from typing import Literal
 from pydantic import model_validator
 
 from reports.run_directory import RunDocument, read_document
-from slo_bench.commands import forecast, marks, run_record, sweep_plan
+from slo_bench.client_limit import client_limit
+from slo_bench.commands import forecast, marks, run_record, sweep_plan, warn_of_files
 from slo_bench.config import SweepOptions
 from slo_bench.engine_options import EngineOptions, option
 from slo_bench.engines import confirm, host_for
@@ -91,6 +92,9 @@ async def experiment(options: ExperimentOptions) -> int:
     sweep = sweep_plan(first.model_copy(update={"label": plan.label}))
     with SweepView(sweep.load.slo, marks=marks(first, is_smoke=sweep.mode.is_smoke)) as view:
         view.say(f"{plan.title}: {len(plan.arms)} arms, {', '.join(arm.label for arm in plan.arms)}")
+        limit = client_limit(first, sweep.load, view.say)
+        sweep = sweep if limit is None else sweep.within(limit)
+        warn_of_files(first, sweep.load, sweep.search.ceiling_rps, view.say)
         view.say(forecast(replace(sweep, label="each arm")))
         for each in comparisons:
             view.say(each.forecast())
