@@ -34,6 +34,7 @@ class ComparedMetric(StrEnum):
 class Claim(StrEnum):
     """What may be said of an effect."""
 
+    NOT_MEASURED = "not measured"
     TOO_FEW_PAIRS = "too few pairs"
     BELOW_RESOLUTION = "below resolution"
     WITHIN_DRIFT = "within drift"
@@ -47,6 +48,7 @@ class Claim(StrEnum):
 
 
 _MEANING = {
+    Claim.NOT_MEASURED: "one arm has no value: too few requests for the percentile, or it falls on a failure",
     Claim.TOO_FEW_PAIRS: "three pairs of blocks are the fewest that have an interval, so nothing is concluded",
     Claim.BELOW_RESOLUTION: "the interval includes no change, so the noise between blocks alone may look like this",
     Claim.WITHIN_DRIFT: (
@@ -150,7 +152,8 @@ def quick_look(
 def _after_looking(found: MetricEffect, starts: int) -> MetricEffect:
     """The effect with the intervals, and the claim, of a comparison that ended when it was narrow enough."""
     instances, general = (None if each is None else after_looking(each) for each in (found.instances, found.starts))
-    claim = found.claim if found.claim is Claim.TOO_FEW_PAIRS else claim_of(instances, general, starts)
+    is_open = found.claim in (Claim.NOT_MEASURED, Claim.TOO_FEW_PAIRS)
+    claim = found.claim if is_open else claim_of(instances, general, starts)
     return replace(found, instances=instances, starts=general, claim=claim)
 
 
@@ -196,7 +199,8 @@ def _found(
     a_value, b_value, estimate = found
     over_starts = starts >= MIN_STARTS
     instances, general = (None, estimate) if over_starts else (estimate, None)
-    claim = claim_of(instances, general, starts) if n_pairs >= MIN_PAIRS else Claim.TOO_FEW_PAIRS
+    claim = Claim.NOT_MEASURED if estimate is None else claim_of(instances, general, starts)
+    claim = claim if n_pairs >= MIN_PAIRS else Claim.TOO_FEW_PAIRS
     return MetricEffect(metric, a_value, b_value, n_pairs, instances, general, claim)
 
 

@@ -134,9 +134,17 @@ def test_a_failure_reaches_the_percentiles_and_goodput() -> None:
     broken = [dataclasses.replace(pair, b=dataclasses.replace(pair.b, ttft_s=slow, good=190)) for pair in measured]
     found = compare(broken, seed=0, draws=20)
     assert found.effect(ComparedMetric.TTFT_P99).b_value is None
-    assert found.effect(ComparedMetric.TTFT_P99).claim is Claim.TOO_FEW_PAIRS
+    assert found.effect(ComparedMetric.TTFT_P99).claim is Claim.NOT_MEASURED
     assert found.effect(ComparedMetric.GOODPUT).shown is not None
     assert found.effect(ComparedMetric.GOODPUT).claim is Claim.BETWEEN_INSTANCES
+
+
+def test_a_percentile_of_too_few_requests_is_not_measured() -> None:
+    found = compare(pairs(list(NOISE[:3]), n=20), seed=0, draws=10)
+    assert found.effect(ComparedMetric.TPOT_P99).claim is Claim.NOT_MEASURED
+    assert found.effect(ComparedMetric.TPOT_P50).claim is Claim.BELOW_RESOLUTION
+    looked = compare(pairs(list(NOISE[:3]), n=20), seed=0, draws=10, is_sequential=True)
+    assert looked.effect(ComparedMetric.TPOT_P99).claim is Claim.NOT_MEASURED
 
 
 def test_a_quick_look_sees_the_same_mean() -> None:
