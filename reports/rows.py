@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Literal
 
 from gates.capacity import Capacity
 from gates.cause import Cause
+from gates.estimate import Estimate
+from gates.margin import Proof
 from gates.prompt_lengths import prompt_lengths
 from gates.slo import Metric, Objective, ObjectiveResult
 from gates.verdict import LimitedBy, ProbeVerdict
@@ -21,9 +23,13 @@ MIN_N_FOR_P99 = 100
 
 
 def probe_row(
-    verdict: ProbeVerdict, *, purpose: Literal["search", "anchor", "single"], requests_file: str | None
+    verdict: ProbeVerdict,
+    *,
+    purpose: Literal["search", "anchor", "single"],
+    requests_file: str | None,
+    is_proven: bool | None = None,
 ) -> ProbeRow:
-    """The row of one window."""
+    """The row of one window. is_proven: see `ProbeRow`."""
     facts, summary = verdict.facts, verdict.summary
     members = [record for record in cohort(facts.records) if record.is_resolved]
     ttft, tpot = (sample(members, metric.of) for metric in (Metric.TTFT, Metric.TPOT))
@@ -39,7 +45,7 @@ def probe_row(
         repeat=facts.window.repeat,
         purpose=purpose,
         outcome=verdict.outcome,
-        is_proven=None,
+        is_proven=is_proven,
         is_valid=verdict.is_valid,
         invalid_reasons=list(verdict.invalid_reasons),
         flags=list(verdict.flags),
@@ -114,8 +120,14 @@ def sweep_document(
     probes: Sequence[ProbeRow],
     causes: Sequence[CauseRow] = (),
     client_limit_rps: float | None = None,
+    estimate: Estimate | None = None,
+    proofs: Mapping[float, Proof | None] | None = None,
 ) -> SweepDocument:
-    """The sweep's answer with its windows; causes: of the failed ones. client_limit_rps: see `SweepDocument`."""
+    """The sweep's answer with its windows; causes: of the failed ones. client_limit_rps: see `SweepDocument`.
+
+    proofs: what is proven at each rate.
+    """
+    proven = (proofs or {}).items()
     return SweepDocument(
         schema_version=1,
         label=label,
@@ -126,10 +138,10 @@ def sweep_document(
         capacity_rps=capacity.capacity_rps,
         first_failed_rps=capacity.first_failed_rps,
         resolution_share=capacity.resolution_share,
-        capacity_estimate_rps=None,
-        capacity_interval_rps=None,
-        proven_pass_rps=None,
-        proven_fail_rps=None,
+        capacity_estimate_rps=None if estimate is None else estimate.rps,
+        capacity_interval_rps=None if estimate is None else (estimate.low_rps, estimate.high_rps),
+        proven_pass_rps=max((rate for rate, each in proven if each is Proof.PASS), default=None),
+        proven_fail_rps=min((rate for rate, each in proven if each is Proof.FAIL), default=None),
         verdict=capacity.verdict,
         tallies=[str(each) for each in capacity.tallies],
         contradictions_rps=list(capacity.contradictions),

@@ -54,8 +54,8 @@ class ProbeRow(Document):
     """One window. Units as in the names; definitions in docs/method.md.
 
     outcome is null for an invalid probe. flags: what a reader should know of the window, though it decides nothing.
-    is_proven is null where it was not tried. concurrency is set, and rate_rps null, for a closed loop. requests_file is
-    relative to the run directory.
+    is_proven: whether the margins of its rate's windows so far prove its outcome; null where they are too few to tell.
+    concurrency is set, and rate_rps null, for a closed loop. requests_file is relative to the run directory.
     """
 
     rate_rps: float | None
@@ -144,6 +144,9 @@ class WarmUp(Document):
 class SweepDocument(Document):
     """The answer of a sweep, and every window behind it.
 
+    capacity_estimate_rps and its 90 % interval are fitted to the latencies of all windows; proven_pass_rps is the
+    highest rate proven to pass, proven_fail_rps the lowest proven to fail. None of them decides; null where the windows
+    cannot say.
     client_limit_rps: the search ended there at the latest because the client can send no more; null where it did not.
     """
 

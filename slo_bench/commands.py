@@ -147,7 +147,7 @@ def answer(document: SweepDocument, store: RunStore) -> list[str]:
     limited = "nothing failed" if document.first_failed_rps is None else f"limited by {document.limited_by}"
     if document.first_failed_rps is not None:
         limited += f" at {rate_text(document.first_failed_rps)} req/s"
-    lines = [f"{first}  ({'; '.join(facts)})" if facts else first, limited]
+    lines = [f"{first}  ({'; '.join(facts)})" if facts else first, *_estimate(document), limited]
     lines += _why(document)
     if document.warm_up is not None and not document.warm_up.is_warm:
         lines.append("not warm: warm-up blocks did not agree within 3 %, the first windows may be too slow")
@@ -155,6 +155,19 @@ def answer(document: SweepDocument, store: RunStore) -> list[str]:
         rates = ", ".join(rate_text(each) for each in document.contradictions_rps)
         lines.append(f"contradiction: {rates} req/s passed although a lower rate failed")
     return [*lines, f"files: {store.directory}"]
+
+
+def _estimate(document: SweepDocument) -> list[str]:
+    """The capacity that the latencies of all windows show, and what is proven; nothing where they cannot say."""
+    parts = []
+    if document.capacity_estimate_rps is not None and document.capacity_interval_rps is not None:
+        low, high = (rate_text(each) for each in document.capacity_interval_rps)
+        parts.append(f"estimate {rate_text(document.capacity_estimate_rps)} req/s (90 %: {low} to {high})")
+    if document.proven_pass_rps is not None:
+        parts.append(f"a pass is proven at {rate_text(document.proven_pass_rps)}")
+    if document.proven_fail_rps is not None:
+        parts.append(f"a fail is proven at {rate_text(document.proven_fail_rps)}")
+    return ["; ".join(parts)] if parts else []
 
 
 def _why(document: SweepDocument) -> list[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gates.capacity import Capacity, CapacityVerdict, Observation, conclude
+from gates.estimate import capacity_estimate
+from gates.margin import Proof, WindowSample, proof, proofs, window_sample
 from gates.verdict import ProbeVerdict
 from reports.rows import cause_row, probe_row, sweep_document
 from reports.run_directory import CauseRow, ProbeRow, SweepDocument, WarmUp
@@ -104,6 +106,7 @@ class Sweeper:
         self.store = store
         self.view = view
         self.seen: list[Observation] = []
+        self.windows: list[WindowSample] = []  # the valid ones, those at the anchor too
         self.rows: list[ProbeRow] = []
         self.causes: list[CauseRow] = []
         self.warm: WarmUp | None = None
@@ -167,6 +170,7 @@ class Sweeper:
                 verdict,
                 purpose="anchor" if is_anchor else "search",
                 requests_file=self.store.requests(verdict.facts),
+                is_proven=self._is_proven(verdict) if verdict.is_valid else None,
             )
             self.rows.append(row)
             self.view.measured(verdict, row)
@@ -179,6 +183,14 @@ class Sweeper:
         raise InvalidMeasurement(
             f"the window at {step.rate_rps:g} req/s is invalid {TRIES} times: {'; '.join(verdict.invalid_reasons)}"
         )
+
+    def _is_proven(self, verdict: ProbeVerdict) -> bool | None:
+        """Keeps a valid window; whether those of its rate so far prove its outcome, None where they are too few."""
+        assert verdict.outcome is not None  # noqa: S101 - it is valid
+        window = window_sample(verdict)
+        self.windows.append(window)
+        proven = proof(self.plan.load.slo, [each for each in self.windows if each.rate_rps == window.rate_rps])
+        return None if proven is None else proven is (Proof.PASS if verdict.outcome.passed else Proof.FAIL)
 
     def _verdict(self) -> CapacityVerdict:
         step = next_step(self.plan.search, self.seen)
@@ -196,6 +208,8 @@ class Sweeper:
             probes=self.rows,
             causes=self.causes,
             client_limit_rps=self.plan.client_limit_rps,
+            estimate=capacity_estimate(self.plan.load.slo, self.windows),
+            proofs=proofs(self.plan.load.slo, self.windows),
         )
         self.store.sweep(document)
         return document

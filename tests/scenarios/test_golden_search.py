@@ -108,3 +108,15 @@ def test_a_lost_window_spares_time_and_a_passed_one_is_whole(golden: SweepDocume
             assert (row.saved_s, row.load_s >= QUICK.ramp_s + QUICK.duration_s) == (0.0, True)
         assert row.n <= 1800
     assert golden.saved_s > 60
+
+
+def test_the_estimate_and_the_proofs_agree_with_the_true_limit(golden: SweepDocument) -> None:
+    assert golden.capacity_estimate_rps == pytest.approx(11.29, rel=0.05)
+    assert golden.capacity_interval_rps is not None
+    low, high = golden.capacity_interval_rps
+    assert low <= 11.29 <= high
+    assert golden.proven_pass_rps is not None
+    assert golden.proven_pass_rps < 11.29
+    assert golden.proven_fail_rps is None or golden.proven_fail_rps > 11.29
+    proven = {row.rate_rps for row in golden.probes if row.is_proven}
+    assert golden.proven_pass_rps in proven

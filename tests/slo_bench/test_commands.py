@@ -47,6 +47,18 @@ def test_each_verdict_has_its_answer_and_its_exit_code(tmp_path: Path) -> None:
         assert exit_code(document) == code
 
 
+def test_estimate_and_proof_are_shown_where_they_exist(tmp_path: Path) -> None:
+    document = found(CapacityVerdict.FOUND, (11.18, True), (11.5, False))
+    store = RunStore(tmp_path / "x")
+    assert not any("estimate" in line or "proven" in line for line in answer(document, store)[:-1])
+    shown = {"capacity_estimate_rps": 11.3, "capacity_interval_rps": (11.1, 11.6), "proven_pass_rps": 8.0}
+    assert "estimate 11.30 req/s (90 %: 11.10 to 11.60); a pass is proven at 8.00" in answer(
+        document.model_copy(update=shown), store
+    )
+    failed = document.model_copy(update={"proven_fail_rps": 12.5})
+    assert "a fail is proven at 12.50" in answer(failed, store)
+
+
 def test_the_forecast_has_two_times_since_a_failing_start_takes_longer() -> None:
     text = forecast(sweep_plan(SweepOptions(engine="simulated", label="x")))
     assert "at most 20 windows of 120 s in 96 minutes (230 if 8.00 req/s fails)" in text
