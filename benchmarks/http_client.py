@@ -2,12 +2,11 @@
 
     python benchmarks/http_client.py [--rates 50 100 200 400] [--runs 3] [--seconds 10] [--clients ours raw aiohttp]
 
-Poisson arrivals of equal requests to `slo_bench.null_server`. The server has one core and the client another; each run
-is a fresh client process, and the clients take turns. All of them run on uvloop with the collector at rest, send the
-same schedule and read every event as JSON, so the ratio to `raw`, about the least that Python can do, travels between
-machines. Errors are what the client read minus what the server did: of quantiles, and of single requests. A run whose
-server was itself more than 10 ms late (p99) is thrown away and tried again. Medians over runs.
-"""
+Poisson arrivals of equal requests to `slo_bench.doctor.null_server`. The server has one core and the client another;
+each run is a fresh client process, and the clients take turns. All of them run on uvloop with the collector at rest,
+send the same schedule and read every event as JSON, so the ratio to `raw`, about the least that Python can do, travels
+between machines. Errors are what the client read minus what the server did: of quantiles, and of single requests. A run
+whose server was itself more than 10 ms late (p99) is thrown away and tried again. Medians over runs. """
 
 from __future__ import annotations
 
@@ -29,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
+from slo_bench.doctor.null_engine import NullEngine, Truth, null_engine, null_load, readings
+from slo_bench.doctor.null_server import MODEL_ID
 from slo_bench.environment import environment
-from slo_bench.null_engine import NullEngine, Truth, null_engine, null_load, readings
-from slo_bench.null_server import MODEL_ID
 from traffic.clock import sleep_until
 from traffic.endpoint import HttpEngine
 from traffic.garbage import resting_collector

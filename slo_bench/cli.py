@@ -46,28 +46,28 @@ def _probe() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
 
 
 def _compare() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
-    from slo_bench.compare import compare
-    from slo_bench.compare_options import CompareOptions
+    from slo_bench.compare.command import compare
+    from slo_bench.compare.options import CompareOptions
 
     return CompareOptions, compare
 
 
 def _experiment() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
-    from slo_bench.plan_command import ExperimentOptions, experiment
+    from slo_bench.experiment.command import ExperimentOptions, experiment
 
     return ExperimentOptions, experiment
 
 
 def _simulate() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
     from slo_bench.config import SimulateOptions
-    from slo_bench.simulate import simulate
+    from slo_bench.simulate.command import simulate
 
     return SimulateOptions, simulate
 
 
 def _doctor() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
     from slo_bench.config import DoctorOptions
-    from slo_bench.doctor import doctor
+    from slo_bench.doctor.command import doctor
 
     return DoctorOptions, doctor
 

@@ -13,8 +13,8 @@ from gates.verdict import ProbeVerdict
 from reports.rows import probe_row
 from reports.run_directory import SweepDocument, to_json
 from slo_bench.bench import Bench, Load
-from slo_bench.client_limit import client_limit
 from slo_bench.config import LoadOptions, ProbeOptions, SweepOptions
+from slo_bench.doctor.client_limit import client_limit
 from slo_bench.engine_options import EngineOptions
 from slo_bench.engines import confirm, host_for
 from slo_bench.environment import command_line

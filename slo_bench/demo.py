@@ -20,7 +20,7 @@ from reports.findings import capacity_text
 from reports.run_directory import SweepDocument, TruthArm, TruthDocument, to_json
 from slo_bench.bench import Load
 from slo_bench.config import DemoOptions
-from slo_bench.experiment import Arm, Experiment, run_experiment
+from slo_bench.experiment.arms import Arm, Experiment, run_experiment
 from slo_bench.hosts.simulated import SimulatedHost
 from slo_bench.modes import Mode, mode_named
 from slo_bench.run import RunRecord

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from slo_bench.simulate_metrics import ServerMetrics
+from slo_bench.simulate.metrics import ServerMetrics
 from traffic.clock import running_clock, sleep_until
 from traffic.errors import SloBenchError
 from traffic.server_facts import Gap, Look, ServerSample, relevant, sample

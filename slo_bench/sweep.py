@@ -14,7 +14,7 @@ from gates.verdict import ProbeVerdict
 from reports.rows import cause_row, probe_row, sweep_document
 from reports.run_directory import CauseRow, ProbeRow, SweepDocument, WarmUp
 from slo_bench.bench import IDLE_LIMIT_S, Bench, Load
-from slo_bench.ceiling import ClientLimit
+from slo_bench.doctor.ceiling import ClientLimit
 from slo_bench.modes import Mode
 from slo_bench.search import Measure, SearchSettings, longest_search, next_step, possible_searches
 from slo_bench.store import RunStore

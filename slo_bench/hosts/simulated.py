@@ -11,7 +11,7 @@ from types import TracebackType
 from gates.cause import ServerLimits
 from slo_bench.hosts import EngineFacts, RunningHost
 from slo_bench.scrape import simulated_look
-from slo_bench.simulate_metrics import ServerMetrics
+from slo_bench.simulate.metrics import ServerMetrics
 from traffic.errors import EngineError
 from traffic.records import End, Flight, Message, Request
 from traffic.server_facts import Look

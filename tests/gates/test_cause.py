@@ -15,7 +15,7 @@ from gates.referee import SloReferee
 from gates.slo import DEFAULT_SLO, Metric, Objective, drain_limit_s, parse_objective
 from gates.verdict import LimitedBy, ProbeVerdict, judge_probe
 from slo_bench.scrape import Scraper, simulated_look
-from slo_bench.simulate_metrics import ServerMetrics
+from slo_bench.simulate.metrics import ServerMetrics
 from traffic.probe import run_probe
 from traffic.records import End, RequestRecord
 from traffic.schedule import Draw, open_loop

@@ -8,8 +8,8 @@ import pytest
 
 from reports.effect_document import EffectDocument
 from reports.run_directory import ExperimentDocument, RunDocument, read_document
-from slo_bench.plan import read_plan
-from slo_bench.plan_command import ExperimentOptions, experiment
+from slo_bench.experiment.command import ExperimentOptions, experiment
+from slo_bench.experiment.plan import read_plan
 from traffic.virtual_time import run_virtual
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))

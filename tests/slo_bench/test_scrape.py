@@ -11,7 +11,7 @@ import pytest
 from engines import Scripted, answer, blocking, schedule
 
 from slo_bench.scrape import Look, Scraper, pages, simulated_look
-from slo_bench.simulate_metrics import ServerMetrics
+from slo_bench.simulate.metrics import ServerMetrics
 from traffic.clock import running_clock
 from traffic.errors import EngineError
 from traffic.probe import run_probe

@@ -1,0 +1,1 @@
+"""The accuracy gate: its items, and asking a running engine for them."""

@@ -1,0 +1,203 @@
+"""What a comparison has measured so far, and the document that it becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gates.block import trend
+from gates.comparison import Claim, Comparison, Pair, compare
+from gates.log_ratio import as_share
+from reports.arms import TOKENS_APART_SHARE
+from reports.effect_document import (
+    ARM_NAMES,
+    ArmName,
+    ArmRow,
+    BlockRow,
+    DifferenceRow,
+    DiscardedRow,
+    EffectDocument,
+    Outcome,
+    PairRow,
+    StartRow,
+)
+from reports.effect_rows import effect_rows, ends, trend_rows
+from reports.numbers import plural, signed_share
+from reports.passport import differences
+from reports.run_directory import EngineDocument, read_document
+from slo_bench.compare.plan import ComparisonPlan, shortened
+from slo_bench.compare.servers import LEAST_RAMP_S, CompareArm, Server
+from traffic.clock import running_clock
+
+RESOLUTION_SHARE = 0.01
+"""Of the effect whose cost is told, where none was asked for."""
+
+UNPROVEN = (
+    "which GPU, driver, version, command and configuration each server runs with, beyond what its own pages say",
+    "whether both run on equal machines, or share one, so that an idle server may still slow down the other",
+    "whether anybody else put load on them while they were measured",
+    "whether one of them was restarted, or moved, between two blocks",
+)
+"""Of servers that somebody else runs."""
+
+Trends = list[tuple[float, float] | None]
+
+
+@dataclass(slots=True)
+class Measurements:
+    """What a comparison has gathered; grows while it runs."""
+
+    arms: tuple[CompareArm, CompareArm]
+    plan: ComparisonPlan
+    command: Sequence[str]
+    started_utc: str
+    ramp_s: float = LEAST_RAMP_S
+    servers: list[Server] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    rows: list[PairRow] = field(default_factory=list)
+    discarded: list[DiscardedRow] = field(default_factory=list)
+    trends: dict[ArmName, Trends] = field(default_factory=lambda: {"A": [], "B": []})
+    reasons: list[str] = field(default_factory=list)
+
+    def of(self, name: ArmName) -> list[Server]:
+        """The servers of one arm, in the order of their start."""
+        return [server for server in self.servers if server.arm == name]
+
+    def blocks(self, name: ArmName) -> list[BlockRow]:
+        """The blocks of one arm that are behind the effect."""
+        return [row.a if name == "A" else row.b for row in self.rows]
+
+
+def effect_document(measured: Measurements, outcome: Outcome, *, is_over: bool) -> EffectDocument:
+    """The document as it stands. is_over: no block is to come."""
+    plan = measured.plan
+    load = plan.block.load
+    compared = compare(
+        measured.pairs,
+        seed=load.seed,
+        known_offset_sd=plan.known_offset_sd,
+        is_sequential=plan.until_share is not None,
+    )
+    rows = [*(block for row in measured.rows for block in (row.a, row.b)), *(each.block for each in measured.discarded)]
+    return EffectDocument(
+        schema_version=1,
+        outcome=outcome,
+        reasons=list(measured.reasons),
+        is_simulated=any(arm.kind == "simulated" for arm in measured.arms),
+        a=_arm_row(measured, "A"),
+        b=_arm_row(measured, "B"),
+        placement=plan.placement,
+        order=plan.order,
+        seed=load.seed,
+        rate_rps=plan.block.rate_rps,
+        concurrency=plan.block.concurrency,
+        workload=load.workload.name,
+        arrivals="closed loop" if plan.block.rate_rps is None else load.arrivals.name,
+        length_scale=load.length_scale,
+        slo=[str(objective) for objective in load.slo],
+        ramp_s=measured.ramp_s,
+        window_s=plan.block.window_s,
+        load_s=math.fsum(row.load_s for row in rows),
+        pairs=list(measured.rows),
+        discarded=list(measured.discarded),
+        effects=effect_rows(compared),
+        **_design(compared, plan),
+        trends=[row for name in ARM_NAMES for row in trend_rows(name, trend(measured.trends[name]))],
+        differences=_differences(measured),
+        unproven=list(UNPROVEN) if plan.placement == "attached" else [],
+        faults=_faults(measured),
+        command=list(measured.command),
+        started_utc=measured.started_utc,
+        ended_utc=running_clock().utc().isoformat() if is_over else None,
+    )
+
+
+def _design(compared: Comparison, plan: ComparisonPlan) -> dict[str, object]:
+    """What the design could see, and what more would take."""
+    mean, primary = compared.mean, compared.primary
+    resolution = RESOLUTION_SHARE if plan.until_share is None else plan.until_share
+    order, order_interval = ends(None if mean is None else mean.order)
+    needed = None
+    if mean is not None:
+        size = math.log1p(resolution) if primary.claim is Claim.BELOW_RESOLUTION else mean.instances.log_ratio
+        needed = mean.starts_needed(size, primary.n_pairs / compared.starts_per_arm)
+    offset_sd = None if mean is None else mean.offset_sd
+    source = None if offset_sd is None else "given" if compared.starts_per_arm == 1 else "measured"
+    return {
+        "starts_per_arm": compared.starts_per_arm,
+        "pair_sd_share": None if mean is None or mean.pair_sd is None else as_share(mean.pair_sd),
+        "offset_share": None if offset_sd is None else as_share(offset_sd),
+        "offset_source": source,
+        "resolution_share": resolution,
+        "pairs_needed": None if mean is None else mean.pairs_needed(math.log1p(resolution)),
+        "starts_needed": needed,
+        "order_share": order,
+        "order_interval": order_interval,
+    }
+
+
+def _arm_row(measured: Measurements, name: ArmName) -> ArmRow:
+    arm = measured.arms[0 if name == "A" else 1]
+    return ArmRow(
+        label=arm.label,
+        engine=arm.kind,
+        changes=list(arm.changes),
+        starts=[
+            StartRow(
+                start=server.start,
+                directory=f"starts/{server.directory.name}",
+                model=server.running.facts.model,
+                version=server.running.facts.version,
+                warm_up=server.warmed,
+            )
+            for server in measured.of(name)
+        ],
+    )
+
+
+def _differences(measured: Measurements) -> list[DifferenceRow]:
+    """Between the first servers of both arms, by their engine.json."""
+    firsts = [servers[0] for name in ARM_NAMES if (servers := measured.of(name))]
+    if len(firsts) < 2:  # noqa: PLR2004 - one of each arm
+        return []
+    a, b = (read_document(server.directory / "engine.json", EngineDocument) for server in firsts)
+    return differences(a, b)
+
+
+def _faults(measured: Measurements) -> list[str]:
+    """What a reader must know before believing the rest."""
+    said = list(shortened(measured.plan))
+    for name, arm in zip(ARM_NAMES, measured.arms, strict=True):
+        cold = [server.start + 1 for server in measured.of(name) if server.warmed and not server.warmed.is_warm]
+        if cold:
+            said.append(
+                f"start {', '.join(map(str, cold))} of {arm.label} is not warm: its first blocks may be too slow"
+            )
+        failed = sum(block.failed for block in measured.blocks(name))
+        if failed:
+            said.append(f"{plural(failed, 'request')} of {arm.label} failed: they are in no mean, and over every limit")
+        told = {flag for block in measured.blocks(name) for flag in block.flags}
+        said += [f"{arm.label}: {flag}" for flag in sorted(told)]
+        pressed = sum(block.preemptions or 0 for block in measured.blocks(name))
+        if pressed:
+            said.append(f"{arm.label} preempted {plural(pressed, 'request')} for want of KV cache")
+    if measured.discarded:
+        said.append(
+            f"{plural(len(measured.discarded), 'block')} measured again: invalid, or the partner of an invalid one"
+        )
+    return said + _lengths_apart(measured)
+
+
+def _lengths_apart(measured: Measurements) -> list[str]:
+    """Arms whose answers have another length did other work."""
+    means = []
+    for name in ARM_NAMES:
+        lengths = [block.output_tokens_mean for block in measured.blocks(name)]
+        known = [length for length in lengths if length is not None]
+        means.append(math.fsum(known) / len(known) if known else None)
+    a, b = means
+    if not a or b is None or abs(b / a - 1) <= TOKENS_APART_SHARE:
+        return []
+    label, apart = measured.arms[1].label, signed_share(b / a - 1)
+    return [f"mean output of {label} differs by {apart}: the arms did not do the same work"]

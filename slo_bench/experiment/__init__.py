@@ -1,0 +1,1 @@
+"""Arms in order from a plan file, the first one repeated last."""

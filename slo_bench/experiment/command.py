@@ -1,0 +1,167 @@
+"""`slo-bench experiment`: a plan's arms in order, the first one again at the end, comparisons, and one lab note."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import model_validator
+
+from reports.run_directory import RunDocument, read_document
+from slo_bench.commands import forecast, marks, run_record, sweep_plan, warn_of_files
+from slo_bench.compare.planned import ArmComparison, compare_arms, done, planned_comparisons
+from slo_bench.config import SweepOptions
+from slo_bench.doctor.client_limit import client_limit
+from slo_bench.engine_options import EngineOptions, option
+from slo_bench.engines import confirm, host_for
+from slo_bench.environment import environment
+from slo_bench.experiment.arms import Arm, Experiment, Progress, run_experiment
+from slo_bench.experiment.plan import Plan, PlannedArm, read_plan
+from slo_bench.options import Options
+from slo_bench.resume import check_same
+from slo_bench.store import RunStore
+from slo_bench.sweep import SweepPlan
+from slo_bench.view import SweepView
+from traffic.errors import EngineError, InvalidMeasurement, UsageError
+from traffic.step_model import EngineSettings
+
+NOTE = "note.md"
+_RUN = "run"
+
+
+class ExperimentOptions(Options):
+    """Options of `slo-bench experiment`."""
+
+    plan: Path | None = option(None, "the plan, a TOML file", group=_RUN, metavar="PLAN.toml", is_positional=True)
+    rehearse: bool = option(
+        default=False,
+        description="run the plan on the simulated engine, with the levers that it knows: see the whole way first",
+        group=_RUN,
+    )
+    mode: Literal["smoke", "quick", "full"] | None = option(None, "in place of the plan's mode", group=_RUN)
+    runs_dir: Path = option(Path("runs"), "where run directories are made", group=_RUN, metavar="DIR")
+    resume: bool = option(default=False, description="go on where an earlier run of this plan ended", group=_RUN)
+    dry_run: bool = option(default=False, description="print what would be measured, then stop", group=_RUN)
+    yes: bool = option(default=False, description="do not ask before loading a host that is not this one", group=_RUN)
+
+    @model_validator(mode="after")
+    def _has_a_plan(self) -> ExperimentOptions:
+        if self.plan is None:
+            raise ValueError("give a plan: slo-bench experiment PLAN.toml")
+        return self
+
+    def the_plan(self) -> Plan:
+        """The plan as it will run. Raises UsageError for one that cannot."""
+        assert self.plan is not None  # noqa: S101 - the validator has seen to it
+        plan = read_plan(self.plan)
+        arms = [PlannedArm(arm.label, self._changed(arm.options)) for arm in plan.arms]
+        return Plan(plan.label, plan.title, tuple(arms), plan.drift_arm, plan.comparisons)
+
+    def _changed(self, options: SweepOptions) -> SweepOptions:
+        options = rehearsed(options) if self.rehearse else options
+        return options if self.mode is None else options.model_copy(update={"mode": self.mode})
+
+    def engine_kind(self) -> Literal["simulated", "attached", "vllm"]:
+        """Which engine the plan's first arm names."""
+        return self.the_plan().arms[0].options.engine_kind()
+
+
+def rehearsed(options: SweepOptions) -> SweepOptions:
+    """The same load on the simulated engine, with the levers that it has under the same names."""
+    known = [name for name in EngineSettings.__dataclass_fields__ if getattr(options, name, None) is not None]
+    levers = [f"{name}={getattr(options, name)}" for name in known]
+    names = [name for name in SweepOptions.model_fields if name not in EngineOptions.model_fields]
+    load = {name: getattr(options, name) for name in names}
+    return SweepOptions(**load | {"load_workers": 1}, engine="simulated", simulated=[*levers, *options.simulated])
+
+
+async def experiment(options: ExperimentOptions) -> int:
+    """Run the plan: 0 when every arm has an answer and every comparison is concluded, else the code of what is missing.
+
+    1 when the baseline carries nothing, 3 or 4 for the first fault of an arm or a comparison, 5 for a comparison that
+    stays open.
+    """
+    from reports.note import write_note  # noqa: PLC0415 - it brings matplotlib, which --help need not wait for
+
+    plan = options.the_plan()
+    directory = options.runs_dir / plan.label
+    first = plan.arms[0].options
+    comparisons = planned_comparisons(plan)
+    sweep = sweep_plan(first.model_copy(update={"label": plan.label}))
+    with SweepView(sweep.load.slo, marks=marks(first, is_smoke=sweep.mode.is_smoke)) as view:
+        view.say(f"{plan.title}: {len(plan.arms)} arms, {', '.join(arm.label for arm in plan.arms)}")
+        limit = client_limit(first, sweep.load, view.say)
+        sweep = sweep if limit is None else sweep.within(limit)
+        warn_of_files(first, sweep.load, sweep.search.ceiling_rps, view.say)
+        view.say(forecast(replace(sweep, label="each arm")))
+        for each in comparisons:
+            view.say(each.forecast())
+        if options.dry_run:
+            return 0
+        for arm in plan.arms:
+            confirm(arm.options, is_agreed=options.yes)
+        arms = [_arm(planned, sweep, directory, view) for planned in plan.arms]
+        if options.resume:
+            _check_resumable(arms, directory)
+        else:
+            RunStore(directory).check_unused()
+        # The simulated engine is part of what is reproduced, its noise and its drift too: all of it runs again.
+        goes_on = options.resume and first.engine_kind() != "simulated"
+        made = Experiment(plan.label, plan.title, arms, plan.drift_arm, sweep)
+        progress = await run_experiment(made, directory, view, view.say, goes_on=goes_on)
+        are_concluded = await _compared(comparisons, progress, directory, view, goes_on=goes_on)
+        write_note(directory, directory / NOTE, directory / "figures")
+        view.say(f"note: {directory / NOTE}")
+    return _exit_code(progress, are_concluded=are_concluded)
+
+
+async def _compared(
+    comparisons: Sequence[ArmComparison], progress: Progress, directory: Path, view: SweepView, *, goes_on: bool
+) -> bool:
+    """Run the comparisons; whether all are concluded. One that fails is told and does not end the experiment."""
+    concluded = 0
+    for made in comparisons:
+        document = done(made, progress.anchor_rps, directory) if goes_on else None
+        missing = [label for label in made.labels if label not in progress.found]
+        if missing:
+            view.say(f"{made.folder}: not compared, {missing[0]} has no sweep")
+        elif made.is_at_anchor and progress.anchor_rps is None:
+            view.say(f"{made.folder}: not compared, there is no anchor rate; give it a request_rate")
+        elif document is None:
+            try:
+                document = await compare_arms(made, progress.anchor_rps, directory, view)
+            except (EngineError, InvalidMeasurement) as fault:
+                progress.first_fault = progress.first_fault or fault
+                view.say(f"{made.folder}: {fault}")
+        concluded += document is not None and document.outcome == "concluded"
+    return concluded == len(comparisons)
+
+
+def _check_resumable(arms: Sequence[Arm], directory: Path) -> None:
+    """Raise UsageError when there is nothing to resume, or an arm was measured under other settings or elsewhere."""
+    if not directory.is_dir():
+        raise UsageError(f"there is nothing to resume in {directory}")
+    here = environment()
+    for arm in arms:
+        path = directory / "arms" / arm.label / "run.json"
+        if path.exists():
+            check_same(read_document(path, RunDocument), arm.record, here)
+
+
+def _exit_code(progress: Progress, *, are_concluded: bool) -> int:
+    fault = progress.first_fault
+    if fault is not None:
+        return 4 if isinstance(fault, EngineError) else 3
+    if progress.anchor_rps is None:
+        return 1
+    return 0 if are_concluded else 5
+
+
+def _arm(planned: PlannedArm, sweep: SweepPlan, directory: Path, view: SweepView) -> Arm:
+    log_path = directory / "arms" / planned.label / "engine.log"
+    return Arm(
+        record=run_record(planned.label, planned.options, sweep.load.slo),
+        host=lambda start: host_for(planned.options, log_path=log_path, say=view.say, start=start),
+    )
