@@ -6,7 +6,8 @@ Poisson arrivals of equal requests to `slo_bench.doctor.null_server`. The server
 each run is a fresh client process, and the clients take turns. All of them run on uvloop with the collector at rest,
 send the same schedule and read every event as JSON, so the ratio to `raw`, about the least that Python can do, travels
 between machines. Errors are what the client read minus what the server did: of quantiles, and of single requests. A run
-whose server was itself more than 10 ms late (p99) is thrown away and tried again. Medians over runs. """
+whose server was itself more than 10 ms late (p99) is thrown away and tried again. Medians over runs.
+"""
 
 from __future__ import annotations
 
