@@ -20,7 +20,9 @@ USUAL_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 20
 
 _FOLDER = "VLLM_TUNED_CONFIG_FOLDER"
 _FAR = 2  # neighbours among the usual sizes are at most this factor apart
-_READERS = ("TRITON", "BATCHED_TRITON")
+FILE_READERS = ("TRITON", "BATCHED_TRITON")
+"""MoE backends that read tuned files."""
+
 _CHOOSERS = (
     "VLLM_USE_DEEP_GEMM",
     "VLLM_MOE_USE_DEEP_GEMM",
@@ -29,10 +31,11 @@ _CHOOSERS = (
 )
 _NAMES_BACKEND = (0, 20)
 _SHOWN = 3
-_NAME = re.compile(
+FILE_NAME = re.compile(
     r"E=(?P<E>\d+),N=(?P<N>\d+),device_name=(?P<device_name>.*?)(?:,dtype=(?P<dtype>[^,]*))?"
     r"(?:,block_shape=(?P<block_shape>\[[^\]]*\]))?\.json"
 )
+"""What vLLM names a MoE file by; dtype and block_shape are None where left out."""
 
 
 def moe_faults(expected: Path | Literal["default"], facts: LogFacts, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -57,7 +60,7 @@ def name_differences(asked: str, present: str) -> dict[str, tuple[str, str]] | N
     A part is E (experts on a rank), N (intermediate columns on a rank), device_name, dtype (none for BF16) or
     block_shape. vLLM compares letter by letter, so that a space counts. None when one is no MoE file's name.
     """
-    want, have = _NAME.fullmatch(asked), _NAME.fullmatch(present)
+    want, have = FILE_NAME.fullmatch(asked), FILE_NAME.fullmatch(present)
     if want is None or have is None:
         return None
     parts = {part: (have[part] or "none", want[part] or "none") for part in want.groupdict()}
@@ -237,7 +240,7 @@ def _file_faults(path: Path, most_tokens: int | None) -> Iterator[str]:
     empty = [key for key, entry in content.items() if not isinstance(entry, dict) or not entry]
     if empty:
         yield f"{path} has no configuration for {', '.join(empty[:_SHOWN])}: tune these sizes again"
-    far = _far(sizes, [size for size in USUAL_SIZES if most_tokens is None or size <= most_tokens])
+    far = far_sizes(sizes, [size for size in USUAL_SIZES if most_tokens is None or size <= most_tokens])
     if far:
         shown = "; ".join(f"{', '.join(map(str, served))} would run the one for {key}" for key, served in far.items())
         yield (
@@ -246,7 +249,7 @@ def _file_faults(path: Path, most_tokens: int | None) -> Iterator[str]:
         )
 
 
-def _far(sizes: Iterable[int], served: Iterable[int]) -> dict[int, list[int]]:
+def far_sizes(sizes: Iterable[int], served: Iterable[int]) -> dict[int, list[int]]:
     """Served sizes whose nearest key (the earlier one of two equally near) is more than a factor of two away."""
     keys = list(sizes)
     far: dict[int, list[int]] = {}
@@ -264,7 +267,7 @@ def _size(key: str) -> int | None:
 
 
 def _reads_files(backend: MoeBackend) -> bool:
-    return backend.name.upper() in _READERS
+    return backend.name.upper() in FILE_READERS
 
 
 def _is_invariant(env: Mapping[str, str]) -> bool:

@@ -1,0 +1,186 @@
+"""`slo-bench advise`: answers vLLM's MoE warning in seconds, without a GPU and without a claim that nobody measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path, PurePath
+
+from pydantic import field_validator, model_validator
+
+from reports.metrics import read_metrics
+from reports.run_directory import EngineDocument, read_document
+from slo_bench.engine_options import option
+from slo_bench.hosts.log_facts import LogFacts, log_facts
+from slo_bench.moe.advice import Question, advice, served_shape
+from slo_bench.moe.config_files import FileKey, parse_name, parse_version, rank_names
+from slo_bench.moe.shape import MoeModel, MoeShape, Quantisation, parse_shape, read_model
+from slo_bench.options import Options, StringList
+from traffic.errors import UsageError
+from traffic.server_facts import Histogram, difference
+
+_ASKED, _MODEL, _WHERE = "what vLLM said", "the model", "where files are"
+_WARNING = "Using default MoE config"
+
+
+class AdviseOptions(Options):
+    """What is known of the server."""
+
+    source: Path | None = option(
+        None, "vLLM's log, or a run directory", group=_ASKED, metavar="LOGFILE|RUN_DIR", is_positional=True
+    )
+    warning: str | None = option(None, "vLLM's warning, in place of its log", group=_ASKED, metavar="LINE")
+    model: Path | None = option(None, "local model folder, or its config.json", group=_MODEL, metavar="FOLDER")
+    shape: str | None = option(
+        None,
+        "the layer, in place of a model: E=128,N=768,K=2048,top-k=8 (and ,ep=4); E of all ranks, N on one",
+        group=_MODEL,
+    )
+    dtype: str | None = option(None, "with --shape: fp8_w8a8, int4_w4a16, ... (default: BF16)", group=_MODEL)
+    block_shape: str | None = option(None, "with --shape: blocks that share a scale", group=_MODEL, metavar="N,K")
+    tensor_parallel_size: int = option(1, "ranks that share the model", group=_MODEL, metavar="N", ge=1)
+    data_parallel_size: int = option(1, "replicas; experts are spread over them too", group=_MODEL, metavar="N", ge=1)
+    enable_expert_parallel: bool = option(default=False, description="whole experts per rank", group=_MODEL)
+    device: str | None = option(None, "the GPU, like 'NVIDIA H200'", group=_MODEL, metavar="NAME")
+    vllm_version: str | None = option(None, "like 0.24.0 (default: as the log says)", group=_MODEL, metavar="V")
+    folder: StringList = option(
+        [], "VLLM_TUNED_CONFIG_FOLDER, then vLLM's own; repeatable, in that order", group=_WHERE, metavar="FOLDER"
+    )
+
+    @field_validator("folder")
+    @classmethod
+    def _are_folders(cls, folders: list[str]) -> list[str]:
+        for folder in folders:
+            if not Path(folder).is_dir():
+                raise ValueError(f"{folder} is no folder")
+        return folders
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> AdviseOptions:
+        if self.source is not None and self.warning is not None:
+            raise ValueError("give a log or --warning, not both")
+        if self.model is not None and self.shape is not None:
+            raise ValueError("give --model or --shape, not both")
+        if self.source is None and self.warning is None and self.model is None and self.shape is None:
+            raise ValueError("give vLLM's log, a run directory, --warning 'LINE' or --model FOLDER")
+        if self.shape is None and (self.dtype is not None or self.block_shape is not None):
+            raise ValueError("--dtype and --block-shape go with --shape; a model says them itself")
+        ranks = self.tensor_parallel_size * self.data_parallel_size
+        if self.shape is not None and (ranks > 1 or self.enable_expert_parallel):
+            raise ValueError("--shape says itself what a rank holds (N and ep)")
+        return self
+
+    def layer(self) -> tuple[MoeShape, Quantisation] | None:
+        """The layer as the options spread it over ranks; None without a model or a shape. Raises UsageError."""
+        if self.shape is not None:
+            return parse_shape(self.shape), Quantisation(self.dtype, _block(self.block_shape))
+        if self.model is None:
+            return None
+        model = read_model(self.model)
+        ranks = self.tensor_parallel_size * self.data_parallel_size
+        return model.shape(ranks=ranks, is_expert_parallel=self.enable_expert_parallel), model.quantisation
+
+
+async def advise(options: AdviseOptions) -> int:
+    """Print what can be said; 0. Raises UsageError where nothing can."""
+    sys.stdout.write("".join(f"{line}\n" for line in advice(question_of(options))))
+    return 0
+
+
+def question_of(options: AdviseOptions) -> Question:
+    """What the options, a log and a run's metrics say together. Raises UsageError."""
+    facts = _facts(options)
+    steps = None if options.source is None else _steps(options.source)
+    used, missed = _told(facts)
+    names = tuple(dict.fromkeys(PurePath(path).name for path in (*used, *missed)))
+    layer = options.layer()
+    if not names:
+        if layer is None:
+            raise UsageError(
+                "no log names a MoE file that vLLM looked for; give --model FOLDER, --device NAME and --vllm-version V"
+            )
+        names = _computed(options, facts, layer)
+    elif options.model is not None:
+        layer = _agreeing(read_model(options.model), names)
+    elif layer is not None:
+        _check(layer[0], names)
+    shape, quantisation = layer or (None, None)
+    # On the server's own machine the log says where it looks.
+    told = dict.fromkeys(Path(path).parent for path in (*missed, *used))
+    folders = tuple(map(Path, options.folder)) or tuple(folder for folder in told if folder.is_dir())
+    return Question(names, used, facts, folders, shape, quantisation, steps)
+
+
+def _facts(options: AdviseOptions) -> LogFacts | None:
+    if options.warning is not None:
+        # People paste it with prefixes and line breaks of their own.
+        said = " ".join(options.warning.split())
+        facts = log_facts(said[max(0, said.find(_WARNING)) :])
+        if not facts.moe_lookups:
+            raise UsageError(f"--warning holds no {_WARNING!r}; give the whole line of vLLM's log")
+        return facts
+    if options.source is None:
+        return None
+    log = options.source / "engine.log" if options.source.is_dir() else options.source
+    if options.source.is_dir() and not log.exists():
+        return None
+    try:
+        # Line ends as they are: they tell the lines of one message from the next message.
+        return log_facts(log.read_bytes().decode("utf-8", errors="replace"))
+    except OSError as error:
+        reason = (error.strerror or "unknown reason").lower()
+        raise UsageError(f"{log}: {reason}; give vLLM's log or a run directory") from error
+
+
+def _steps(source: Path) -> Histogram | None:
+    """Tokens per step between the first and the last look of a run at the server; None where they are not known."""
+    engine, metrics = source / "engine.json", source / "metrics.parquet"
+    if not source.is_dir():
+        return None
+    if engine.exists() and read_document(engine, EngineDocument).kind == "simulated":
+        raise UsageError(f"{source} is of the simulated engine, which has no MoE kernel; give a run on vLLM")
+    if not metrics.exists():
+        return None
+    samples = read_metrics(metrics).samples
+    return difference(samples[0], samples[-1]).step_tokens if samples else None
+
+
+def _told(facts: LogFacts | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files that a log says were read, and the paths at which none was found."""
+    lookups = () if facts is None else facts.moe_lookups
+    used = tuple(dict.fromkeys(each.used for each in lookups if each.used))
+    return used, tuple(dict.fromkeys(path for each in lookups for path in each.asked))
+
+
+def _computed(options: AdviseOptions, facts: LogFacts | None, layer: tuple[MoeShape, Quantisation]) -> tuple[str, ...]:
+    version = options.vllm_version or (None if facts is None else facts.version)
+    if options.device is None or version is None:
+        raise UsageError("the file depends on GPU and release: give --device 'NVIDIA H200' and --vllm-version 0.24.0")
+    return rank_names(*layer, options.device, parse_version(version))
+
+
+def _agreeing(model: MoeModel, names: tuple[str, ...]) -> tuple[MoeShape, Quantisation]:
+    """The model's layer as the server that asked for these files holds it."""
+    keys = [key for name in names if (key := parse_name(name)) is not None]
+    shapes = [(shape, key.quantisation) for key in keys if (shape := served_shape(model, key)) is not None]
+    if not shapes:
+        raise UsageError(
+            f"vLLM looked for {names[0]}, which no parallelism makes of this model (E={model.experts}, "
+            f"N={model.intermediate}): give the model that it serves"
+        )
+    return shapes[0]
+
+
+def _check(shape: MoeShape, names: tuple[str, ...]) -> None:
+    held = {len(shape.held_by(rank)) for rank in range(shape.ep_size)}
+    keys: list[FileKey] = [key for name in names if (key := parse_name(name)) is not None]
+    if not any(key.experts in held and key.columns == shape.columns for key in keys):
+        raise UsageError(f"vLLM looked for {names[0]}, which is not the file of this --shape: E and N must agree")
+
+
+def _block(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    words = text.strip("[] ").split(",")
+    if len(words) != 2 or not all(word.strip().isdecimal() for word in words):  # noqa: PLR2004 - rows and columns
+        raise UsageError(f"--block-shape {text!r}: give two whole numbers, like 128,128")
+    return int(words[0]), int(words[1])
