@@ -1,10 +1,10 @@
 """The capacity fitted to the latencies of all windows of a sweep, with its interval. It is shown and decides nothing.
 
 Per objective: the logarithm of its percentile against the logarithm of the rate is a line near the limit, and the
-capacity is where the line crosses it. Both the crossing and the slope are unknown, so each pair of them is weighed by
-how well it explains the windows: the percentiles of those that ran to their end, "above the limit" of those that ended
-early. Blocks say how well a percentile is known. Windows with the same repeat share their draw, so they err together:
-they tell the slope well, and the crossing hardly better than one of them.
+capacity is where the line crosses it. The crossing, the slope and how much windows differ by chance are unknown, so
+each choice of them is weighed by how well it explains the windows: the percentiles of those that ran to their end,
+"above the limit" of those that ended early. Windows with the same repeat share their draw, so they err together: they
+tell the slope well, and the crossing hardly better than one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
-from gates.margin import BLOCK_S, FloatArray, Shape, WindowSample, shape
+from gates.draw import FloatArray
+from gates.margin import BLOCK_S, WindowSample
 from gates.slo import Objective
 
 CONFIDENCE = 0.90
@@ -24,16 +25,11 @@ CONFIDENCE = 0.90
 SHARED_DRAW = 0.8
 """Correlation of the percentiles of two windows with the same draw at neighbouring rates."""
 
-BLOCK_SPREAD = 2.1
-"""A percentile's standard deviation between blocks, in spreads, is taken as at least this. Blocks that follow each
-other are alike, which their own differences do not show. Chosen so that the 90 % interval held the truth in 90 % of 250
-searches on the five engines of benchmarks/search (seeds 1000 to 1049)."""
+SCALES = (0.6, 0.85, 1.2, 1.7, 2.4)
+"""How much more windows may differ than their blocks say; all equally likely before anything is seen."""
 
 CURVATURE = 0.4
 """The slope between the limit and a window far from it may differ from the slope at the limit by this share."""
-
-NEAR = 0.15
-"""Windows whose percentile is within this distance of the limit, in logarithms, give the tail factor."""
 
 SLOPES = np.geomspace(0.2, 40.0, 24)
 SLOPE_CENTRE = 1.2
@@ -45,13 +41,18 @@ GRID_STEP = 0.004
 GRID_REACH = 0.5
 """Crossings are looked for this far beyond the rates measured, in logarithms."""
 
+COARSE = 8
+UNLIKELY = 14.0
+"""Crossings that are less likely than the best by this factor, in logarithms, are left out."""
+
 EDGE_SHARE = 0.01
 """A distribution that is still above this share of its peak at an end of the grid lies beyond what was measured."""
 
 WIDEST = 1.5
 """An interval whose ends differ by a larger factor is no estimate."""
 
-_NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+NEAR = 0.15
+"""Windows whose percentile is within this distance of the limit, in logarithms, tell the variance of a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,15 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A window for one objective. block_count: as planned. found: None where it is only known to be above the limit."""
+    """A window for one objective. variance: of its percentile, by blocks.
+
+    distance: log percentile minus log limit; None where it is only known to be above 0.
+    """
 
     log_rate: float
     repeat: int
-    block_count: int
-    found: Shape | None
+    distance: float | None
+    variance: float
 
 
 def capacity_estimate(slo: Sequence[Objective], windows: Sequence[WindowSample]) -> Estimate | None:
@@ -86,9 +90,8 @@ def capacity_estimate(slo: Sequence[Objective], windows: Sequence[WindowSample])
     above = np.ones(len(grid))
     for index, objective in enumerate(slo):
         points = _points(index, objective, windows)
-        density = _crossing(math.log(objective.limit_s), points, grid)
-        if density is not None:
-            above *= 1 - np.cumsum(density)
+        if any(each.distance is not None for each in points):
+            above *= 1 - np.cumsum(_crossing(points, grid))
         elif points:
             return None  # it was broken, and no window tells where
     below = 1 - above
@@ -101,57 +104,77 @@ def capacity_estimate(slo: Sequence[Objective], windows: Sequence[WindowSample])
 
 
 def _points(index: int, objective: Objective, windows: Sequence[WindowSample]) -> list[_Point]:
-    """What each window says of an objective. One that ended early while the objective held says nothing."""
-    points = []
+    """What each window says of an objective. One that ended early while the objective held says nothing.
+
+    Windows near the limit tell the variance of a block; each window's own would make quiet windows weigh more.
+    """
+    known = [
+        (window, reading, reading.log_value - math.log(objective.limit_s))
+        for window in windows
+        if window.is_whole and (reading := window.readings[index]) is not None and reading.log_value is not None
+    ]
+    if not known:
+        return [_Point(0.0, 0, None, 0.0)] if any(not each.results[index].holds for each in windows) else []
+    nearest = min(abs(off) for _, _, off in known)
+    weights = [reading.blocks * math.exp(-(off**2 - nearest**2) / (2 * NEAR**2)) for _, reading, off in known]
+    variance = float(np.average([reading.block_sd**2 for _, reading, _ in known], weights=weights))
+    points = [
+        _Point(math.log(window.rate_rps), window.repeat, off, variance / reading.blocks)
+        for window, reading, off in known
+    ]
+    seen = {id(window) for window, _, _ in known}
     for window in windows:
-        result, found = window.results[index], shape(window.samples[index], objective)
-        is_known = window.is_whole and found is not None and found.tail is not None and result.n >= objective.min_n
-        if is_known or window.is_unstable or not result.holds:
+        if id(window) not in seen and (window.is_unstable or not window.results[index].holds):
             planned = max(1, int(window.duration_s / BLOCK_S))
-            points.append(_Point(math.log(window.rate_rps), window.repeat, planned, found if is_known else None))
+            points.append(_Point(math.log(window.rate_rps), window.repeat, None, variance / planned))
     return points
 
 
-def _crossing(log_limit: float, points: Sequence[_Point], grid: FloatArray) -> FloatArray | None:
+def _crossing(points: Sequence[_Point], grid: FloatArray) -> FloatArray:
     """The probability of each log rate on the grid to be the one at which the objective is just met, (grid,).
 
-    None where no window's percentile is known.
+    Every eighth is tried first; the rest of the grid is looked at only where these leave it a chance.
     """
-    known = [each.found for each in points if each.found is not None]
-    if not known:
-        return None
-    tail = _tail_factor(known, log_limit)
-    variances = [max(BLOCK_SPREAD * each.spread, each.block_sd(tail)) ** 2 for each in known]
-    variance = float(np.average(variances, weights=[each.block_count for each in known]))
-    log_density = -0.5 * (np.log(SLOPES / SLOPE_CENTRE) / SLOPE_SD) ** 2 + np.zeros((len(grid), 1))
-    for repeat in sorted({each.repeat for each in points}):
-        same = [each for each in points if each.repeat == repeat]
-        log_density = log_density + _draw(same, log_limit, tail, variance, grid)
-    over_slopes = logsumexp(log_density, axis=1)
-    density = np.exp(over_slopes - over_slopes.max())
+    coarse = _log_density(points, grid[::COARSE])
+    likely = np.interp(grid, grid[::COARSE], coarse) > coarse.max() - UNLIKELY
+    likely = np.convolve(likely, np.ones(2 * COARSE + 1), "same") > 0
+    density = np.zeros(len(grid))
+    fine = _log_density(points, grid[likely])
+    density[likely] = np.exp(fine - fine.max())
     return np.asarray(density / density.sum(), dtype=np.float64)
 
 
-def _tail_factor(known: Sequence[Shape], log_limit: float) -> float:
-    """The windows near the limit agree on it better than any of them knows its own; far ones have another."""
-    off = np.array([each.value(each.tail or 0.0) - log_limit for each in known])
-    nearness = (off**2 - (off**2).min()) / (2 * NEAR**2)
-    weights = np.exp(-nearness) * np.array([each.block_count for each in known])
-    return float(np.average([each.tail or 0.0 for each in known], weights=weights))
+def _log_density(points: Sequence[_Point], grid: FloatArray) -> FloatArray:
+    """Log likelihood of each crossing, over all slopes and scales, up to a constant, (grid,)."""
+    prior = -0.5 * (np.log(SLOPES / SLOPE_CENTRE) / SLOPE_SD) ** 2
+    draws = [[each for each in points if each.repeat == repeat] for repeat in sorted({each.repeat for each in points})]
+    found = [sum((_draw(same, scale, grid) for same in draws), prior) for scale in SCALES]
+    return np.asarray(logsumexp(found, axis=(0, 2)), dtype=np.float64)
 
 
-def _draw(points: Sequence[_Point], log_limit: float, tail: float, variance: float, grid: FloatArray) -> FloatArray:
-    """Log likelihood of the windows that share one draw, (grid, slopes); the shared error is integrated out."""
-    total = np.log(_NODE_WEIGHTS / _NODE_WEIGHTS.sum()) + np.zeros((len(grid), len(SLOPES), 1))
+def _draw(points: Sequence[_Point], scale: float, grid: FloatArray) -> FloatArray:
+    """Log likelihood of the windows that share one draw, (grid, slopes).
+
+    Their shared error is one standard normal number times each window's own factor. Where they tell its mean and
+    variance the normal integral over it has a closed form; windows that are only known to be above the limit follow.
+    """
+    shared_part = SHARED_DRAW if len(points) > 1 else 0.0
+    total = np.zeros((len(grid), len(SLOPES)))
+    weight, pull = np.ones_like(total), np.zeros_like(total)
+    above = []
     for point in points:
-        distance = (point.log_rate - grid)[:, None, None]
-        slope = SLOPES[None, :, None]
-        sampling = variance / point.block_count
-        shared = math.sqrt(SHARED_DRAW * sampling) * _NODES
-        sd = np.sqrt((1 - SHARED_DRAW) * sampling + (CURVATURE * slope * distance) ** 2)
-        expected = slope * distance + shared
-        if point.found is None:
-            total = total + log_ndtr(expected / sd)
+        away = SLOPES[None, :] * (point.log_rate - grid)[:, None]
+        sampling = scale * scale * point.variance
+        own = (1 - shared_part) * sampling + (CURVATURE * away) ** 2
+        factor = math.sqrt(shared_part * sampling)
+        if point.distance is None:
+            above.append((away, own, factor))
         else:
-            total = total - 0.5 * ((point.found.value(tail) - log_limit - expected) / sd) ** 2 - np.log(sd)
-    return np.asarray(logsumexp(total, axis=2), dtype=np.float64)
+            off = point.distance - away
+            total -= 0.5 * (off * off / own + np.log(own))
+            weight += factor * factor / own
+            pull += factor * off / own
+    total += 0.5 * (pull * pull / weight - np.log(weight))
+    for away, own, factor in above:
+        total += log_ndtr((away + factor * pull / weight) / np.sqrt(own + factor * factor / weight))
+    return total

@@ -1,8 +1,7 @@
-"""What the margins of one rate's windows prove: bounds on a percentile, from blocks of 20 seconds.
+"""What a window tells of its rate beyond pass or fail: how far each percentile is from its limit, and what that proves.
 
-Requests over a limit come in episodes, so their count proves little. Their distance to the limit tells more. Blocks are
-the unit: the logarithm of a metric has a mean and a spread, a percentile lies so many spreads above the mean (the tail
-factor), and what blocks differ by tells how well mean and spread are known.
+Requests over a limit come in episodes, so their number proves little. Their distance to the limit tells more. Blocks of
+20 seconds are the unit: a percentile, on the logarithmic scale, is known as well as blocks agree on it.
 """
 
 from __future__ import annotations
@@ -13,56 +12,60 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 
+from gates.draw import FloatArray, IntArray, LongDraw, LongRun, Offered
 from gates.slo import Objective, ObjectiveResult
 from gates.verdict import Outcome, ProbeVerdict
 from traffic.records import RequestRecord
 from traffic.schedule import Window
-from traffic.summary import allowed, cohort
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 BLOCK_S = 20.0
 MIN_BLOCKS = 6
 PASS_CONFIDENCE = 0.95
 FAIL_CONFIDENCE = 0.975
 
-TAIL_FLOOR = 1.225
-"""Latencies have a heavier tail than a log-normal: their 99th percentile was 2.7 to 3.0 spreads above the mean in the
-simulated engines, not 2.33. A pass takes the sample's own factor, but at least the normal one times this."""
+BLOCK_FLOOR = 0.9
+PLAIN_BLOCK_FLOOR = 1.5
+"""The standard deviation between blocks of what they say of a percentile is at least this many spreads of the metric;
+the second where a window could not be carried over to the long run. Blocks that follow each other are alike, and quiet
+windows show low percentiles and little disagreement at once: believed, they would prove a pass in one of four windows
+at the capacity (benchmarks/search)."""
 
-BLOCK_FLOOR = 1.25
-"""A percentile's standard deviation between blocks, in spreads, is taken as at least this. Quiet windows show small
-percentiles and small differences between blocks at once; believed, they would prove a pass at capacity in one of four
-windows instead of one of twenty."""
+FLOOR_DEGREES = 10
+"""The floors come from many windows, so where they are taken they are worth as many further blocks."""
 
+UNSEEN = 0.3
+"""Short windows have seen few episodes, and their percentiles lie below those of hours of the same load: by 0.2 to 0.35
+spreads in windows of 40 s, 0 to 0.2 in 120 s, about 0.1 in 300 s (benchmarks/search). So many spreads, over the root of
+the number of blocks, are added."""
 
-LEAST_VARIANCE = 1e-12
-"""Latencies that differ by less than a millionth are equal; the rest is rounding."""
+LEAST_SPREAD = 1e-6
+"""Latencies that are alike to this share hold no noise to learn from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One objective's metric in one or more windows of one rate.
+class Reading:
+    """One objective in one window.
 
-    logs: natural logarithms of the metric in seconds, of the requests that have it. blocks: index of each one's block.
-    block_count: how many blocks there are. failed: requests that are over every limit.
+    log_value: natural logarithm of the percentile in seconds, in the long run where the window could be carried over;
+    None where it falls on a failure. blocks: whole blocks, in which every request was resolved. block_sd: standard
+    deviation between blocks of what they say of log_value. degrees: of freedom that it has. failed: requests that are
+    over every limit.
     """
 
-    logs: FloatArray
-    blocks: IntArray
-    block_count: int
-    failed: int
+    log_value: float | None
+    blocks: int
+    block_sd: float
+    degrees: int
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSample:
-    """What a valid window tells of its rate; results and samples in the order of the SLO.
+    """What a valid window tells of its rate; results and readings in the order of the SLO.
 
-    duration_s: of the window as planned. samples hold whole blocks only: those in which every request was resolved.
+    duration_s: of the window as planned. is_whole: it did not end early. readings: None where the window is too short.
     """
 
     rate_rps: float
@@ -71,7 +74,12 @@ class WindowSample:
     outcome: Outcome
     is_whole: bool
     results: tuple[ObjectiveResult, ...]
-    samples: tuple[Sample, ...]
+    readings: tuple[Reading | None, ...]
+
+    @property
+    def failed(self) -> int:
+        """Requests that are over every limit, by the objective that counts most of them."""
+        return max((each.failed for each in self.readings if each is not None), default=0)
 
     @property
     def is_unstable(self) -> bool:
@@ -79,121 +87,134 @@ class WindowSample:
         return self.outcome is Outcome.UNSTABLE
 
 
-def window_sample(verdict: ProbeVerdict) -> WindowSample:
-    """The sample of a valid window. Raises ValueError for an invalid one: it is never a result."""
-    window = verdict.facts.window
+def window_sample(verdict: ProbeVerdict, long: LongDraw | None) -> WindowSample:
+    """What a valid window tells. long: a long draw of its load, None where there is none.
+
+    Raises ValueError for an invalid window: it is never a result.
+    """
+    facts = verdict.facts
+    window = facts.window
     if verdict.outcome is None or window.rate_rps is None:
         raise ValueError("an invalid window, or one without a rate, says nothing of a rate")
-    members = cohort(verdict.facts.records)
+    run = None if long is None else _long_run(facts.records, long, window.rate_rps)
     return WindowSample(
         rate_rps=window.rate_rps,
         repeat=window.repeat,
         duration_s=window.duration_s,
         outcome=verdict.outcome,
-        is_whole=not verdict.facts.stop.is_early,
+        is_whole=not facts.stop.is_early,
         results=verdict.results,
-        samples=tuple(sample_of(result.objective, members, window) for result in verdict.results),
+        readings=tuple(_read(each.objective, facts.records, window, run) for each in verdict.results),
     )
 
 
-def sample_of(objective: Objective, members: Sequence[RequestRecord], window: Window) -> Sample:
-    """The sample of one objective. members: the cohort, unresolved requests of a probe that ended early included.
+def _long_run(records: Sequence[RequestRecord], long: LongDraw, rate_rps: float) -> LongRun | None:
+    """The usual time of a token is the window's median; without any the window stays what it is."""
+    ended = (record for record in records if record.in_cohort and record.is_resolved and not record.has_failed)
+    times_s = [value for record in ended if (value := record.tpot_s) is not None]
+    if not times_s:
+        return None
+    offered = Offered(
+        np.array([each.due_s for each in records]),
+        np.array([each.input_tokens for each in records]),
+        np.array([each.requested_output_tokens for each in records]),
+    )
+    return LongRun(offered, long, rate_rps, float(np.median(times_s)))
 
-    The last block is longer where the window is no multiple of a block. Blocks that hold an unresolved request are left
-    out: those that would be missing in them are the slow ones.
-    """
-    count = max(1, int(window.duration_s / BLOCK_S))
-    logs: list[list[float]] = [[] for _ in range(count)]
-    failed = [0] * count
-    is_open = [False] * count
-    for record in members:
-        block = min(count - 1, max(0, int((record.due_s - window.window_start_s) / BLOCK_S)))
+
+def _read(
+    objective: Objective, records: Sequence[RequestRecord], window: Window, run: LongRun | None
+) -> Reading | None:
+    """Blocks that hold an unresolved request are left out: those that would be missing in them are the slow ones."""
+    values: list[tuple[int, int, float]] = []
+    failures: list[int] = []
+    open_blocks: set[int] = set()
+    for index, record in enumerate(records):
+        if not record.in_cohort:
+            continue
+        block = block_of(record.due_s, window)
         if not record.is_resolved:
-            is_open[block] = True
+            open_blocks.add(block)
         elif record.has_failed:
-            failed[block] += 1
+            failures.append(block)
         elif (value := objective.metric.of(record)) is not None and value > 0:
-            logs[block].append(math.log(value))
-    kept = [block for block in range(count) if logs[block] and not is_open[block]]
-    return Sample(
-        logs=np.array([each for block in kept for each in logs[block]], dtype=np.float64),
-        blocks=np.array([index for index, block in enumerate(kept) for _ in logs[block]], dtype=np.int64),
-        block_count=len(kept),
-        failed=sum(count for count, is_left_out in zip(failed, is_open, strict=True) if not is_left_out),
-    )
+            values.append((index, block, math.log(value)))
+    kept = [each for each in values if each[1] not in open_blocks]
+    members, blocks, logs = (np.array([each[part] for each in kept]) for part in range(3))
+    failed = sum(block not in open_blocks for block in failures)
+    return reading(objective, Values(members, blocks, logs, failed), run)
 
 
-def pooled(samples: Sequence[Sample]) -> Sample:
-    """Several windows as one; blocks of different windows stay different."""
-    offsets = np.cumsum([0, *(each.block_count for each in samples)])
-    return Sample(
-        logs=np.concatenate([each.logs for each in samples]),
-        blocks=np.concatenate([each.blocks + offset for each, offset in zip(samples, offsets[:-1], strict=True)]),
-        block_count=int(offsets[-1]),
-        failed=sum(each.failed for each in samples),
-    )
+def block_of(due_s: float, window: Window) -> int:
+    """The block of a request; the last one is longer where the window is no multiple of a block."""
+    last = max(1, int(window.duration_s / BLOCK_S)) - 1
+    return min(last, max(0, int((due_s - window.window_start_s) / BLOCK_S)))
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A sample's shape on the logarithmic scale.
+class Values:
+    """One objective's metric in one window.
 
-    spread: standard deviation about the long-run mean, so the variance of this sample's own mean is added. tail: the
-    percentile's distance from the mean in spreads, None where it falls on a failure. means, squares: per block, the
-    mean, and the mean square about the overall mean, weighted by the block's share of the requests.
+    members: indices in the window's records of the requests that have the metric. blocks: of each. logs: natural
+    logarithms, seconds. failed: requests that are over every limit. quick: requests that count as under every limit.
     """
 
-    mean: float
-    spread: float
-    tail: float | None
-    means: FloatArray
-    squares: FloatArray
+    members: IntArray
+    blocks: IntArray
+    logs: FloatArray
+    failed: int = 0
+    quick: int = 0
 
-    @property
-    def block_count(self) -> int:
-        """How many blocks."""
-        return len(self.means)
-
-    def value(self, tail: float) -> float:
-        """The percentile for a tail factor."""
-        return self.mean + tail * self.spread
-
-    def block_sd(self, tail: float) -> float:
-        """The standard deviation between blocks of what each contributes to the percentile, at least the floor's."""
-        parts = self.means + tail / (2 * self.spread) * self.squares
-        return max(float(parts.std(ddof=1)), BLOCK_FLOOR * self.spread)
+    def tail_share(self, objective: Objective) -> float:
+        """The share of the values that lies above the percentile; below 0 where that falls on a failure."""
+        over = (1 - float(objective.percentile) / 100) * (len(self.logs) + self.failed + self.quick)
+        return (over - self.failed) / len(self.logs)
 
 
-def shape(sample: Sample, objective: Objective) -> Shape | None:
-    """The shape of a sample; None with fewer than two blocks, or where all values are equal."""
-    count, n = sample.block_count, len(sample.logs)
-    if count < 2:  # noqa: PLR2004 - one block has no spread between blocks
+def reading(objective: Objective, values: Values, run: LongRun | None) -> Reading | None:
+    """What a window says of an objective; None with fewer than two blocks or too few values for the percentile."""
+    logs = values.logs
+    if len(logs) + values.failed < objective.min_n or len(logs) == 0 or logs.std() < LEAST_SPREAD:
         return None
-    mean = float(sample.logs.mean())
-    variance = float(sample.logs.var())
-    if variance < LEAST_VARIANCE:
+    names, places = np.unique(values.blocks, return_inverse=True)
+    if len(names) < 2:  # noqa: PLR2004 - blocks are compared
         return None
-    sizes = np.bincount(sample.blocks, minlength=count)
-    weights = sizes * (count / n)
-    off = sample.logs - mean
-    means = weights * (np.bincount(sample.blocks, off, count) / sizes)
-    squares = weights * (np.bincount(sample.blocks, off * off, count) / sizes - variance)
-    spread = math.sqrt(variance + float(means.var(ddof=1)) / count)
-    return Shape(mean, spread, _tail(sample, objective, mean, math.sqrt(variance)), means, squares)
+    share = values.tail_share(objective)
+    if share < 0:
+        return Reading(None, len(names), PLAIN_BLOCK_FLOOR * float(logs.std()), len(names) - 1, values.failed)
+    parts, floor, there = _parts(logs, places, share), PLAIN_BLOCK_FLOOR, logs
+    carried = None if run is None else run.carry(values.members, logs)
+    if carried is not None:
+        there, fitted = carried
+        parts, floor = parts - _parts(fitted, places, share), BLOCK_FLOOR
+    spread, seen_sd = float(logs.std()), float(parts.std(ddof=1))
+    return Reading(
+        log_value=_above(there, share) + UNSEEN * spread / math.sqrt(len(names)),
+        blocks=len(names),
+        block_sd=max(seen_sd, floor * spread),
+        degrees=len(names) - 1 + (FLOOR_DEGREES if seen_sd < floor * spread else 0),
+        failed=values.failed,
+    )
 
 
-def _tail(sample: Sample, objective: Objective, mean: float, spread: float) -> float | None:
-    """Failures take the highest ranks, so that each one moves the percentile up among those that did not fail."""
-    n = len(sample.logs)
-    rank = n - (allowed(n + sample.failed, objective.percentile) - sample.failed)
-    if rank > n:
-        return None
-    return (float(np.partition(sample.logs, rank - 1)[rank - 1]) - mean) / spread
+def _above(logs: FloatArray, tail_share: float) -> float:
+    """The value above which a share of them lies, by nearest rank."""
+    rank = max(1, len(logs) - int(tail_share * len(logs) + 1e-9))
+    return float(np.partition(logs, rank - 1)[rank - 1])
 
 
-def normal_tail(objective: Objective) -> float:
-    """The tail factor of a log-normal."""
-    return float(ndtri(float(objective.percentile) / 100))
+def _parts(logs: FloatArray, blocks: IntArray, tail_share: float) -> FloatArray:
+    """What each block adds to a percentile, by its mean and by its mean square about the overall mean.
+
+    A percentile that is z spreads s above the mean m changes to first order as m + z s does.
+    """
+    mean, spread = float(logs.mean()), float(logs.std())
+    sizes = np.bincount(blocks)
+    if spread < LEAST_SPREAD:
+        return np.zeros(len(sizes))
+    tail, off = (_above(logs, tail_share) - mean) / spread, logs - mean
+    moved: FloatArray = np.bincount(blocks, off + tail / (2 * spread) * (off * off - spread * spread)) / sizes.mean()
+    return moved
 
 
 class Proof(StrEnum):
@@ -206,56 +227,59 @@ class Proof(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """One-sided bounds of an objective's percentile, natural logarithms of seconds.
+    """One-sided bounds of an objective's percentile at a rate, natural logarithms of seconds.
 
-    upper: at 95 %, None where a request failed, since a failure has no latency. lower: at 97.5 %.
+    upper: at 95 %, None where the percentile falls on failures. lower: at 97.5 %, None likewise.
     """
 
-    lower: float
+    lower: float | None
     upper: float | None
 
 
-def bounds(sample: Sample, objective: Objective) -> Bounds | None:
-    """The bounds of a percentile, by t over the blocks; None with fewer than six blocks or nothing that varies.
+def bounds(readings: Sequence[Reading | None]) -> Bounds | None:
+    """The bounds from all windows of one rate, by t over the blocks; None with fewer than six blocks.
 
-    The spread's own uncertainty is in the blocks: each contributes its mean square too, so no chi-square is needed.
-    Requests that failed rank above all others. Where the percentile falls on one, it is taken as the largest latency
-    that did not fail, which it is at least.
+    Windows that say nothing add nothing. The spread's own uncertainty is in the blocks: each contributes its mean
+    square too, so no chi-square is needed. Windows that differ by more than their blocks explain widen the bounds by
+    what they differ (Birge's ratio).
     """
-    found = shape(sample, objective) if sample.block_count >= MIN_BLOCKS else None
-    if found is None:
+    known = [each for each in readings if each is not None]
+    count = sum(each.blocks for each in known)
+    if count < MIN_BLOCKS:
         return None
-    count = found.block_count
-    own = found.tail if found.tail is not None else (float(sample.logs.max()) - found.mean) / found.spread
-    high = max(own, TAIL_FLOOR * normal_tail(objective))
+    values = [each.log_value for each in known if each.log_value is not None]
+    if len(values) < len(known):
+        return Bounds(None, None)
+    value = math.fsum(each.blocks * log_value for each, log_value in zip(known, values, strict=True)) / count
+    variance = math.fsum(each.blocks * each.block_sd**2 for each in known) / count
+    between = math.fsum(each.blocks * (own - value) ** 2 for each, own in zip(known, values, strict=True))
+    birge = between / variance / max(1, len(known) - 1)
+    error = math.sqrt(variance * max(1.0, birge) / count)
+    degrees = sum(each.degrees for each in known)
     return Bounds(
-        lower=found.value(own) - _half_width(found, own, count, FAIL_CONFIDENCE),
-        upper=None if sample.failed else found.value(high) + _half_width(found, high, count, PASS_CONFIDENCE),
+        lower=value - float(stdtrit(degrees, FAIL_CONFIDENCE)) * error,
+        upper=value + float(stdtrit(degrees, PASS_CONFIDENCE)) * error,
     )
-
-
-def _half_width(found: Shape, tail: float, count: int, confidence: float) -> float:
-    return float(stdtrit(count - 1, confidence)) * found.block_sd(tail) / math.sqrt(count)
 
 
 def proof(slo: Sequence[Objective], windows: Sequence[WindowSample]) -> Proof | None:
     """What all windows of one rate prove together; None where an objective has too few blocks and none shows a fail.
 
-    A pass needs every window whole and stable, with no failed request: what ended early or failed has no margin. So
-    neither a failure nor an unfinished request can ever turn anything into a proven pass.
+    A pass needs every window whole and stable, and no failed request. So neither a failure nor an unfinished request
+    can ever turn anything into a proven pass.
     """
     if not windows:
         return None
     found = [
-        (bounds(pooled([window.samples[index] for window in windows]), objective), math.log(objective.limit_s))
+        (bounds([window.readings[index] for window in windows]), math.log(objective.limit_s))
         for index, objective in enumerate(slo)
     ]
-    if any(each is not None and each.lower > limit for each, limit in found):
+    if any(each is not None and each.lower is not None and each.lower > limit for each, limit in found):
         return Proof.FAIL
     if any(each is None for each, _ in found):
         return None
-    is_whole = all(window.is_whole and not window.is_unstable for window in windows)
-    if is_whole and all(each is not None and each.upper is not None and each.upper < limit for each, limit in found):
+    is_complete = all(window.is_whole and not window.is_unstable and not window.failed for window in windows)
+    if is_complete and all(each is not None and each.upper is not None and each.upper < limit for each, limit in found):
         return Proof.PASS
     return Proof.NOTHING
 

@@ -9,6 +9,8 @@ from itertools import pairwise
 
 from scipy.special import stdtrit
 
+from gates.early_proof import EarlyProof
+from gates.margin import WindowSample
 from gates.slo import Objective, drain_limit_s
 from traffic.probe import Stop
 from traffic.records import RequestRecord
@@ -31,8 +33,18 @@ ERROR_MIN = 5
 """A probe ends at 20 % errors within 5 s, but not for a handful of requests."""
 
 
+@dataclass(frozen=True, slots=True)
+class RateSoFar:
+    """Of a rate whose windows are judged together: those before this one, and how many may still come after it."""
+
+    windows: Sequence[WindowSample]
+    more_windows: int
+
+
 @dataclass(slots=True)
-class _Block:
+class Block:
+    """What came and went in a block, and what was in flight at its end."""
+
     arrivals: int
     completions: int
     in_flight: int
@@ -45,21 +57,30 @@ class SloReferee:
     Lost: more requests that have ended are over a limit than the largest cohort may have. Those still under way are not
     counted, however late: the verdict is made from records alone, and both must agree. Growth: see `is_growing`; or
     in-flight exceeds what the limits themselves allow.
+
+    so_far: where the rate's windows are judged together. Then it is lost when no further windows could save the rate,
+    and ends as well when its pass or fail is proven.
     """
 
     slo: Sequence[Objective]
     schedule: Schedule
+    so_far: RateSoFar | None = None
     over: list[int] = field(init=False)
     limit: list[int] = field(init=False)
-    blocks: list[_Block] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
     recent: list[tuple[float, bool]] = field(default_factory=list)
     _seen_done: int = 0
     _seen_sent: int = 0
+    _early_proof: EarlyProof | None = None
 
     def __post_init__(self) -> None:
         self.over = [0] * len(self.slo)
         most = largest_cohort(self.schedule)
         self.limit = [allowed(most, objective.percentile) for objective in self.slo]
+        if self.so_far is not None:
+            self.limit = [pooled_limit(self.so_far, index, each, most) for index, each in enumerate(self.slo)]
+            if not any(request.after is not None for request in self.schedule.requests):  # its blocks are not known
+                self._early_proof = EarlyProof(self.slo, self.schedule, self.so_far.windows)
 
     def resolved(self, record: RequestRecord) -> None:
         """Count a request of the cohort."""
@@ -69,6 +90,8 @@ class SloReferee:
                 self.over[index] += 1
         if record.ended_s is not None:
             self.recent.append((record.ended_s, record.has_failed))
+        if self._early_proof is not None:
+            self._early_proof.resolved(record)
 
     def look(self, now_s: float, in_flight: int, sent: int) -> Stop | None:
         """A reason to end, or None."""
@@ -76,7 +99,9 @@ class SloReferee:
             return Stop.ERRORS
         if any(count > most for count, most in zip(self.over, self.limit, strict=True)):
             return Stop.LOST
-        return Stop.GROWTH if self._grows(now_s, in_flight, sent) else None
+        if self._grows(now_s, in_flight, sent):
+            return Stop.GROWTH
+        return Stop.PROVEN if self._early_proof is not None and self._early_proof.look(now_s) else None
 
     def _errors(self, now_s: float) -> bool:
         self.recent = [(ended_s, failed) for ended_s, failed in self.recent if ended_s >= now_s - ERROR_WINDOW_S]
@@ -91,9 +116,16 @@ class SloReferee:
         if now_s < (len(self.blocks) + 1) * BLOCK_S or now_s > window.window_end_s + 1:
             return False
         done = sent - in_flight
-        self.blocks.append(_Block(sent - self._seen_sent, done - self._seen_done, in_flight))
+        self.blocks.append(Block(sent - self._seen_sent, done - self._seen_done, in_flight))
         self._seen_sent, self._seen_done = sent, done
         return is_growing(self.blocks[1:])  # the first block fills an empty server
+
+
+def pooled_limit(so_far: RateSoFar, index: int, objective: Objective, most: int) -> int:
+    """How many of this window may be over, if all windows to come were as large as this one and had none over."""
+    results = [window.results[index] for window in so_far.windows]
+    n = sum(each.n for each in results) + (1 + so_far.more_windows) * most
+    return max(0, allowed(n, objective.percentile) - sum(each.over for each in results))
 
 
 def largest_cohort(schedule: Schedule) -> int:
@@ -109,7 +141,7 @@ def largest_cohort(schedule: Schedule) -> int:
     )
 
 
-def is_growing(blocks: Sequence[_Block]) -> bool:
+def is_growing(blocks: Sequence[Block]) -> bool:
     """Whether the last three blocks show growth that will not end.
 
     In-flight rises throughout, and arrivals exceed completions by more than the interval of their difference: by t over

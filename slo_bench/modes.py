@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from gates.capacity import Strategy
+from gates.margin import BLOCK_S
 from gates.slo import Objective
 from gates.validity import MEASURED, SMOKE, Bounds
 from traffic.errors import UsageError
@@ -27,6 +29,7 @@ class Mode:
     max_minutes: float | None = None
     least_growth: float = 1.0
     percentile: Decimal | None = None
+    strategy: Strategy = Strategy.PUBLISHED
 
     @property
     def is_smoke(self) -> bool:
@@ -34,7 +37,13 @@ class Mode:
         return self.percentile is not None
 
     def overridden(
-        self, *, duration_s: float | None, ramp_s: float | None, resolution_share: float | None, repeats: int | None
+        self,
+        *,
+        duration_s: float | None,
+        ramp_s: float | None,
+        resolution_share: float | None,
+        repeats: int | None,
+        strategy: str | None = None,
     ) -> Mode:
         """The mode with what the options give."""
         return replace(
@@ -43,6 +52,7 @@ class Mode:
             ramp_s=self.ramp_s if ramp_s is None else ramp_s,
             resolution_share=self.resolution_share if resolution_share is None else resolution_share,
             repeats=self.repeats if repeats is None else repeats,
+            strategy=self.strategy if strategy is None else Strategy(strategy),
         )
 
     def slo(self, objectives: Sequence[Objective]) -> tuple[Objective, ...]:
@@ -56,15 +66,22 @@ class Mode:
 
         20 % and three standard deviations more than the bare need, so that a thin Poisson draw does not fall below it.
         """
+        return max(self.duration_s, self._needed_s(rate_rps, slo))
+
+    def short_window_s(self, rate_rps: float, slo: Sequence[Objective]) -> float:
+        """As long as the percentile needs and blocks that are compared take; never longer than a window."""
+        return min(max(2 * BLOCK_S, self._needed_s(rate_rps, slo)), self.window_s(rate_rps, slo))
+
+    def _needed_s(self, rate_rps: float, slo: Sequence[Objective]) -> float:
         need = max((objective.min_n for objective in slo), default=1)
         need = max(need, self.bounds.min_n)
-        return max(self.duration_s, (1.2 * need + 3 * math.sqrt(need)) / rate_rps)
+        return (1.2 * need + 3 * math.sqrt(need)) / rate_rps
 
 
 MODES = {
     "smoke": Mode("smoke", 10, 3, 0.25, 1, 5, 2, SMOKE, max_minutes=4.5, least_growth=1.5, percentile=Decimal(90)),
     "quick": Mode("quick", 120, 20, 0.03, 2, 30, 6, MEASURED),
-    "full": Mode("full", 300, 20, 0.01, 3, 30, 6, MEASURED),
+    "full": Mode("full", 300, 20, 0.01, 3, 30, 6, MEASURED, strategy=Strategy.ECONOMICAL),
 }
 
 

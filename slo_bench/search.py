@@ -56,10 +56,11 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The next window to measure."""
+    """The next window to measure. duration_s: None for the mode's own length."""
 
     rate_rps: float
     repeat: int
+    duration_s: float | None = None
 
 
 def round_rate(rate_rps: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gates.estimate import Estimate, capacity_estimate
-from gates.margin import Sample, WindowSample
+from gates.margin import Values, WindowSample, reading
 from gates.slo import ObjectiveResult, parse_objective
 from gates.verdict import Outcome
 from traffic.summary import allowed
@@ -30,11 +30,12 @@ def window(rate_rps: float, repeat: int, seed: int, true_rps: float = 11.0, *, e
     centre = math.log(TPOT.limit_s) + SLOPE * math.log(rate_rps / true_rps) - 2.326 * spread
     logs = np.concatenate([centre + each + SPREAD * own.normal(size=per_block) for each in wander])
     over, most = int(np.sum(logs > math.log(TPOT.limit_s))), allowed(len(logs), TPOT.percentile)
-    sample = Sample(logs, np.repeat(np.arange(BLOCKS), per_block), BLOCKS, 0)
+    values = Values(np.arange(len(logs)), np.repeat(np.arange(BLOCKS), per_block), logs)
     outcome = Outcome.PASS if over <= most else Outcome.FAIL
     result = ObjectiveResult(TPOT, len(logs), over, most, None)
     is_whole = outcome.passed or not ends_early
-    return WindowSample(rate_rps, repeat, 20.0 * BLOCKS, outcome, is_whole, (result,), (sample,))
+    found = (reading(TPOT, values, None),)
+    return WindowSample(rate_rps, repeat, 20.0 * BLOCKS, outcome, is_whole, (result,), found)
 
 
 def search(seed: int, true_rps: float = 11.0) -> list[WindowSample]:
@@ -66,7 +67,7 @@ def test_the_interval_holds_the_truth_in_most_searches() -> None:
 def test_the_estimate_scales_with_the_rates() -> None:
     windows = search(3)
     twice = [
-        WindowSample(2 * w.rate_rps, w.repeat, w.duration_s, w.outcome, w.is_whole, w.results, w.samples)
+        WindowSample(2 * w.rate_rps, w.repeat, w.duration_s, w.outcome, w.is_whole, w.results, w.readings)
         for w in windows
     ]
     assert found(twice).rps == pytest.approx(2 * found(windows).rps, rel=1e-3)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from engines import Scripted, answer, fail, failed, loop_s, record, schedule, silent
+from engines import Act, Scripted, answer, fail, failed, loop_s, record, schedule, silent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gates.referee import SloReferee, is_growing
-from gates.slo import DEFAULT_SLO, Objective, drain_limit_s, judge, parse_objective
+from gates.margin import WindowSample
+from gates.referee import RateSoFar, SloReferee, is_growing
+from gates.slo import DEFAULT_SLO, Objective, ObjectiveResult, drain_limit_s, judge, parse_objective
 from gates.verdict import LimitedBy, Outcome, ProbeVerdict, judge_probe
 from traffic.conversations import Conversations
 from traffic.engine import Engine
@@ -21,6 +23,7 @@ from traffic.records import End, Flight, Request, RequestRecord
 from traffic.schedule import Draw, Schedule, open_loop
 from traffic.simulated import SimulatedEngine
 from traffic.step_model import EngineSettings, StepModel
+from traffic.summary import allowed
 from traffic.virtual_time import run_virtual
 from traffic.workload import CHAT_MIX, Workload, fixed_lengths
 
@@ -126,6 +129,59 @@ def test_requests_over_each_limit_are_counted_for_the_view() -> None:
     for each in (GOOD, record(1, ttft_s=3.0), record(2, tpot_s=0.06), failed(record(3))):
         referee.resolved(each)
     assert referee.over == [2, 2]
+
+
+def earlier(over: int, n: int) -> WindowSample:
+    """A window with so many of n over the first objective's limit."""
+    results = tuple(ObjectiveResult(each, n, over, allowed(n, each.percentile), None) for each in SLO)
+    return WindowSample(10.0, 0, 120.0, Outcome.FAIL, is_whole=True, results=results, readings=(None, None))
+
+
+@pytest.mark.parametrize(
+    ("windows", "more_windows", "misses"),
+    [([], 3, 80), ([earlier(0, 100)], 2, 80), ([earlier(50, 100)], 2, 30), ([earlier(50, 100)], 0, 0), ([], 0, 20)],
+)
+def test_where_windows_are_judged_together_it_is_lost_when_no_window_to_come_could_save_the_rate(
+    windows: list[WindowSample], more_windows: int, misses: int
+) -> None:
+    """One in five may be over. `misses`: the most of this window's hundred that may still be."""
+    referee = SloReferee(SLO[:1], schedule([0.0] * 100, end_s=1e6), RateSoFar(windows, more_windows))
+    looks = []
+    for index in range(misses + 1):
+        assert referee.look(10.0, 0, 0) is None
+        referee.resolved(record(index, ttft_s=3.0, ended_s=4.0))
+        looks.append(referee.look(10.0, 0, 0))
+    assert looks == [*[None] * misses, Stop.LOST]
+
+
+def test_a_long_window_ends_when_its_outcome_is_proven_and_only_where_windows_are_judged_together() -> None:
+    plan = planned(3.0, fixed_lengths(100, 20), DEFAULT_SLO, 0, 200.0)
+
+    def stop(so_far: RateSoFar | None) -> tuple[Stop, float]:
+        async def main() -> ProbeVerdict:
+            referee = SloReferee(DEFAULT_SLO, plan, so_far)
+            return judge_probe(await run_probe(Scripted(uneven()), plan, referee), DEFAULT_SLO)
+
+        verdict = run_virtual(main())
+        assert verdict.outcome is Outcome.PASS
+        return verdict.facts.stop, verdict.facts.saved_s
+
+    assert stop(None) == (Stop.COMPLETE, 0.0)
+    assert stop(RateSoFar([], 3)) == (Stop.PROVEN, 60.0)  # six blocks and one of grace after the ramp
+
+
+def uneven() -> Act:
+    """Answers far below the limits, no two alike."""
+
+    async def act(request: Request, flight: Flight) -> None:
+        factor = math.exp(0.1 * math.sin(request.index))
+        await asyncio.sleep(0.2 * factor)
+        flight.token(loop_s())
+        await asyncio.sleep(0.01 * factor * (request.output_tokens - 1))
+        flight.token(loop_s(), request.output_tokens - 1)
+        flight.finish(loop_s(), End.FINISHED)
+
+    return act
 
 
 def errors_at(failed_s: list[float], fine_s: list[float], now_s: float) -> Stop | None:
