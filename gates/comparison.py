@@ -6,13 +6,14 @@ Partners, one block of each arm, ran next to each other and share due times and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 
 from gates.log_ratio import Estimate, after_looking, log_ratio
 from gates.pooled import DRAWS, Cohort, goodput_effect, percentile_effect, resampling
+from gates.spending import SpentMetric
 from gates.starts import MIN_STARTS, MeanEffect, PairRatio, mean_effect
 
 MIN_PAIRS = 3
@@ -78,12 +79,12 @@ class Pair:
 class MetricEffect:
     """B against A in one metric.
 
-    a_value and b_value: seconds, or requests a second for goodput; for means the geometric mean over the pairs. None
-    where there is none. instances: between the servers that ran. starts: for starts in general, None where that is not
-    known. n_pairs: pairs with a value in both arms.
+    a_value and b_value: seconds, requests a second for goodput, watts or joules of what was spent; for means the
+    geometric mean over the pairs. None where there is none. instances: between the servers that ran. starts: for starts
+    in general, None where that is not known. n_pairs: pairs with a value in both arms.
     """
 
-    metric: ComparedMetric
+    metric: ComparedMetric | SpentMetric
     a_value: float | None
     b_value: float | None
     n_pairs: int
@@ -101,7 +102,8 @@ class MetricEffect:
 class Comparison:
     """All that the pairs say. effects: one per metric, mean TPOT first, which is the one that was asked for.
 
-    starts_per_arm: of the arm that has fewer. mean: the means' model of mean TPOT; None without a usable pair.
+    Power and energy come last, where they were measured. starts_per_arm: of the arm that has fewer. mean: the means'
+    model of mean TPOT; None without a usable pair.
     """
 
     effects: tuple[MetricEffect, ...]
@@ -113,8 +115,8 @@ class Comparison:
         """The effect on mean TPOT."""
         return self.effects[0]
 
-    def effect(self, metric: ComparedMetric) -> MetricEffect:
-        """The effect on one metric."""
+    def effect(self, metric: ComparedMetric | SpentMetric) -> MetricEffect:
+        """The effect on one metric that was measured."""
         return next(each for each in self.effects if each.metric is metric)
 
 
@@ -134,7 +136,7 @@ def compare(
     starts = starts_per_arm(pairs)
     tpot, mean = _mean(ComparedMetric.TPOT_MEAN, pairs, starts, known_offset_sd)
     ttft, _ = _mean(ComparedMetric.TTFT_MEAN, pairs, starts, None)
-    effects = (tpot, *_percentiles(pairs, starts, seed, ttft, draws))
+    effects = (tpot, *_percentiles(pairs, starts, seed, ttft, draws), *_spent(pairs, starts))
     if is_sequential:
         effects = tuple(_after_looking(each, starts) for each in effects)
     return Comparison(effects, starts, mean)
@@ -189,8 +191,27 @@ def _percentiles(
     ]
 
 
+def _spent(pairs: Sequence[Pair], starts: int) -> Sequence[MetricEffect]:
+    """The effects on power and energy, where any block has them."""
+    measured = [
+        metric
+        for metric in (SpentMetric.POWER_MEAN, SpentMetric.JOULES_PER_TOKEN)
+        if any(_MEANS[metric](side) is not None for pair in pairs for side in (pair.a, pair.b))
+    ]
+    return [_mean(metric, pairs, starts, None)[0] for metric in measured]
+
+
+_MEANS: Mapping[ComparedMetric | SpentMetric, Callable[[Cohort], float | None]] = {
+    ComparedMetric.TPOT_MEAN: lambda cohort: cohort.tpot_mean_s,
+    ComparedMetric.TTFT_MEAN: lambda cohort: cohort.ttft_mean_s,
+    SpentMetric.POWER_MEAN: lambda cohort: cohort.power_mean_w,
+    SpentMetric.JOULES_PER_TOKEN: lambda cohort: cohort.joules_per_token,
+}
+"""What is compared as a mean: a block's value."""
+
+
 def _found(
-    metric: ComparedMetric,
+    metric: ComparedMetric | SpentMetric,
     found: tuple[float | None, float | None, Estimate | None],
     n_pairs: int,
     starts: int,
@@ -205,13 +226,11 @@ def _found(
 
 
 def _mean(
-    metric: ComparedMetric, pairs: Sequence[Pair], starts: int, known_offset_sd: float | None
+    metric: ComparedMetric | SpentMetric, pairs: Sequence[Pair], starts: int, known_offset_sd: float | None
 ) -> tuple[MetricEffect, MeanEffect | None]:
     ratios, logs = [], []
     for pair in pairs:
-        values = [
-            each.tpot_mean_s if metric is ComparedMetric.TPOT_MEAN else each.ttft_mean_s for each in (pair.a, pair.b)
-        ]
+        values = [_MEANS[metric](side) for side in (pair.a, pair.b)]
         ratio = log_ratio(*values)
         if ratio is not None:
             ratios.append(PairRatio(ratio, pair.a_first, pair.start_a, pair.start_b))

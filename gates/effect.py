@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gates.log_ratio import CONFIDENCE, log_ratio, mean_estimate
+from gates.log_ratio import CONFIDENCE, as_share, log_ratio, mean_estimate
+from gates.spending import SpentMetric
 
 __all__ = [
     "CONFIDENCE",
     "MIN_PAIRS",
     "NOT_TOLD_APART",
+    "Bracket",
     "Effect",
     "EffectMetric",
     "Finding",
+    "bracket_effect",
     "conclude",
     "effect",
     "smallest_visible_share",
@@ -57,6 +60,11 @@ class Finding(StrEnum):
         """The finding as a half sentence."""
         return _MEANING[self]
 
+    @property
+    def said(self) -> str:
+        """The finding where it must stand alone: within drift and below resolution are no change that was seen."""
+        return f"no change seen, {self}" if self in (Finding.BELOW_RESOLUTION, Finding.WITHIN_DRIFT) else str(self)
+
 
 _MEANING = {
     Finding.TOO_FEW_PAIRS: "without two pairs of windows there is no interval, so nothing is concluded",
@@ -78,7 +86,7 @@ class Effect:
     the window or its value; a percentile that falls on a failure is such a value, so it must be told.
     """
 
-    metric: EffectMetric
+    metric: EffectMetric | SpentMetric
     share: float | None
     interval: tuple[float, float] | None
     n_pairs: int
@@ -90,7 +98,9 @@ class Effect:
         return None if self.interval is None else max(abs(end) for end in self.interval)
 
 
-def effect(metric: EffectMetric, base: Mapping[int, float | None], other: Mapping[int, float | None]) -> Effect:
+def effect(
+    metric: EffectMetric | SpentMetric, base: Mapping[int, float | None], other: Mapping[int, float | None]
+) -> Effect:
     """The effect from the values per repeat of two arms, in any unit as long as it is the same.
 
     A value that is absent, not finite or not above 0 has no ratio; its repeat counts as missing.
@@ -101,6 +111,26 @@ def effect(metric: EffectMetric, base: Mapping[int, float | None], other: Mappin
         return Effect(metric, None, None, 0, len(repeats))
     found = mean_estimate(ratios)
     return Effect(metric, found.share, found.interval, len(ratios), len(repeats) - len(ratios))
+
+
+Bracket = tuple[float | None, float | None]
+
+
+def bracket_effect(
+    metric: SpentMetric, base: Bracket, other: Bracket, *, at: tuple[float | None, float | None]
+) -> Effect:
+    """The effect on something that each arm has once, and of which both ends are known: dollars at the capacity.
+
+    base, other: the lowest and the highest that it can be in each arm, in any unit. at: what it is in each as it is
+    printed. The interval goes from the largest to the smallest ratio, so it is no 95 % interval: nothing outside of it
+    agrees with both brackets. None where an end is not known, as where no rate failed.
+    """
+    share = log_ratio(*at)
+    if share is None:
+        return Effect(metric, None, None, 0, 1)
+    ends = log_ratio(base[1], other[0]), log_ratio(base[0], other[1])
+    interval = None if ends[0] is None or ends[1] is None else (as_share(ends[0]), as_share(ends[1]))
+    return Effect(metric, as_share(share), interval, 1, 0)
 
 
 def conclude(effect: Effect, drift: Effect | None) -> Finding:

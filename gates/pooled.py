@@ -34,6 +34,7 @@ class Cohort:
 
     tpot_s, ttft_s: of those that have the metric or failed; a failure is infinite, worse than any limit. The means are
     over finished requests, None without one. good: requests that met every objective. window_s: the measured seconds.
+    power_mean_w, joules_per_token: of the block's GPUs, None where power was not measured.
     """
 
     tpot_s: FloatArray
@@ -42,6 +43,8 @@ class Cohort:
     ttft_mean_s: float | None
     good: int
     window_s: float
+    power_mean_w: float | None = None
+    joules_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from reports.effect_document import DifferenceRow
-from reports.run_directory import EngineDocument
+from reports.run_directory import EngineDocument, RunDocument
 
 _OF_ONE_START = frozenset(
     (
@@ -22,7 +22,7 @@ _ADDRESS = frozenset(("--port", "--host"))
 
 def differences(a: EngineDocument, b: EngineDocument) -> list[DifferenceRow]:
     """The facts that differ, by name; a command is compared word by word, without where it listens."""
-    left, right = dict(_facts(a)), dict(_facts(b))
+    left, right = dict(server_facts(a)), dict(server_facts(b))
     return [
         DifferenceRow(what=what, a=left.get(what), b=right.get(what))
         for what in sorted(left.keys() | right.keys())
@@ -30,7 +30,23 @@ def differences(a: EngineDocument, b: EngineDocument) -> list[DifferenceRow]:
     ]
 
 
-def _facts(engine: EngineDocument) -> Iterator[tuple[str, str]]:
+def machine_differences(a: RunDocument, b: RunDocument) -> list[DifferenceRow]:
+    """In what the machines differ on which two runs took place, and the client's software, by name."""
+    left, right = (dict(machine_facts(run)) for run in (a, b))
+    return [
+        DifferenceRow(what=what, a=left.get(what), b=right.get(what))
+        for what in sorted(left.keys() | right.keys())
+        if left.get(what) != right.get(what)
+    ]
+
+
+def machine_facts(run: RunDocument) -> Iterator[tuple[str, str]]:
+    """Name and value of each fact that says on what machine, with what software, a run took place."""
+    return _flat("machine", run.environment)
+
+
+def server_facts(engine: EngineDocument) -> Iterator[tuple[str, str]]:
+    """Name and value of each fact that says what a server is; a command by its options."""
     for name in ("model", "version", "max_model_len"):
         value = getattr(engine, name)
         if value is not None:

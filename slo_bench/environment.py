@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shutil
@@ -22,6 +23,7 @@ def environment() -> dict[str, object]:
     return {
         "slo_bench": slo_bench.__version__,
         "python": platform.python_version(),
+        "git": git_state(Path(slo_bench.__file__).parent),
         "packages": {name: _version(name) for name in _PACKAGES},
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -32,6 +34,34 @@ def environment() -> dict[str, object]:
         "clock_source": _read(Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
         "gpus": gpus(),
     }
+
+
+@functools.cache
+def git_state(folder: Path) -> str | None:
+    """The commit of the checkout that a package belongs to, with " and changes" where files differ; None for none."""
+    program = shutil.which("git")
+    if program is None:
+        return None
+    said = []
+    asked = (
+        ("ls-files", "--error-unmatch", "__init__.py"),  # an environment may lie in somebody else's checkout
+        ("rev-parse", "HEAD"),
+        ("status", "--porcelain", "--untracked-files=no"),
+    )
+    for words in asked:
+        try:
+            answer = subprocess.run(
+                [program, "-C", str(folder), *words],
+                capture_output=True,
+                text=True,
+                timeout=QUERY_LIMIT_S,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        said.append(answer.stdout.strip())
+    _, commit, changes = said
+    return f"{commit} and changes" if changes else commit
 
 
 def gpus() -> list[dict[str, str]] | None:
@@ -59,8 +89,8 @@ _SECRET = ("--api-key", "--header", "--hf-token")
 
 
 def command_line() -> list[str]:
-    """The command as it was typed, for the reproduce block; keys and header values are left out."""
-    words = ["slo-bench", *sys.argv[1:]]
+    """The command as it was typed, for the reproduce block; keys, header values and --resume are left out."""
+    words = ["slo-bench", *(word for word in sys.argv[1:] if word != "--resume")]
     shown = []
     for before, word in zip(["", *words], words, strict=False):
         name, equals, _ = word.partition("=")

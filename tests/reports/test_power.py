@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.power import HEAT, POWER_CAP, PowerSample, span_power
+from reports.power import PowerSample, span_power
 
 
 def reading(at_s: float, power_w: float | None = 100.0, **more: object) -> PowerSample:
@@ -73,12 +73,33 @@ def test_several_gpus_are_one_sum_and_half_of_them_is_no_answer() -> None:
 
 
 def test_what_held_the_clocks_down_is_told_as_a_share_of_the_readings() -> None:
-    samples = [reading(n / 10, event_reasons=POWER_CAP & -POWER_CAP if n < 50 else 0) for n in range(100)]
-    power = span_power(samples, 0.0, 9.95)
-    assert power.capped_share == pytest.approx(0.5)
-    assert power.hot_share == 0.0
-    assert span_power(steady(10.0, event_reasons=HEAT), 0.0, 9.0).hot_share == 1.0
-    assert span_power(steady(10.0, event_reasons=None), 0.0, 9.0).capped_share is None
+    samples = [reading(n / 10, event_reasons=0x4 if n < 50 else 0x1) for n in range(100)]
+    assert span_power(samples, 0.0, 9.95).held_down == {"software power cap": pytest.approx(0.5)}
+    both = span_power(steady(10.0, event_reasons=0x28), 0.0, 9.0).held_down
+    assert both == {"hardware slowdown": 1.0, "software thermal slowdown": 1.0}
+    assert span_power(steady(10.0, event_reasons=0x1), 0.0, 9.0).held_down == {}
+    assert span_power(steady(10.0, event_reasons=None), 0.0, 9.0).held_down is None
+
+
+def test_a_gpu_of_the_server_that_was_never_read_leaves_no_sum_and_another_ones_reading_does_not_count() -> None:
+    power = span_power(steady(20.0), 5.0, 15.0, gpus=("GPU-a", "GPU-b"))
+    assert (power.energy_j, power.coverage_share) == (None, 0.0)
+    both = [*steady(20.0), *steady(20.0, uuid="GPU-b", power_w=600.0, energy_j=None)]
+    assert span_power(both, 5.0, 15.0, gpus=("GPU-a",)).mean_w == pytest.approx(100.0)
+
+
+def test_a_source_that_is_asked_once_a_second_may_be_a_little_late() -> None:
+    late = [reading(n * 1.3) for n in range(20)]
+    assert span_power(late, 5.0, 15.0, every_s=1.0).mean_w == pytest.approx(100.0)
+    assert span_power(late, 5.0, 15.0).energy_j is None
+
+
+def test_energy_per_token_needs_both_and_is_never_zero_for_none() -> None:
+    power = span_power(steady(20.0), 5.0, 15.0)
+    assert power.joules_per_token(50.0) == pytest.approx(2.0)
+    assert power.joules_per_token(None) is None
+    assert power.joules_per_token(0.0) is None
+    assert span_power([], 5.0, 15.0).joules_per_token(50.0) is None
 
 
 def test_nothing_read_is_nothing_known() -> None:
