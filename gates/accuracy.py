@@ -27,8 +27,8 @@ class ItemResult:
     """What became of one item.
 
     grade: None where no attempt was answered; then `error` says why. number, found_by, is_cut_off: as in
-    `gates.answers.Answer`. finish_reason: "stop" or "length". attempts: requests sent. tail: the end of the completion,
-    for whoever doubts a grade.
+    `gates.answers.Answer`. finish_reason: the server's own word, None where it gave none. attempts: requests sent.
+    tail: the end of the completion, for whoever doubts a grade.
     """
 
     index: int

@@ -11,6 +11,8 @@ from gates.accuracy import AccuracyOutcome, AccuracyRun, AccuracyVerdict, Compar
 from gates.answers import FoundBy, Grade
 from reports.run_directory import SCHEMA_VERSION, Document, EngineKind
 
+GATES_NAME = "gates.json"
+
 
 class ItemRow(Document):
     """One item. grade is null where its request failed to the last attempt; `error` says why.

@@ -195,6 +195,10 @@ class Endpoint:
         answer = await self._call("POST", "/tokenize", json.dumps(body).encode())
         return _length(answer.get("count")) if isinstance(answer, dict) else None
 
+    async def complete(self, fields: Mapping[str, object], *, limit_s: float) -> object:
+        """The JSON of one whole completion; None without /v1/completions. Raises EngineError, UsageError."""
+        return await self._call("POST", "/v1/completions", json.dumps(fields).encode(), limit_s=limit_s)
+
     async def metrics(self) -> str | None:
         """The Prometheus text of /metrics; None where there is no such page. Raises EngineError."""
         status, text = await self._fetch("GET", "/metrics")
@@ -208,9 +212,9 @@ class Endpoint:
             return False
         return status == _OK
 
-    async def _call(self, method: str, path: str, body: bytes | None = None) -> object:
+    async def _call(self, method: str, path: str, body: bytes | None = None, *, limit_s: float | None = None) -> object:
         """The JSON of a page; None where the server does not have the page."""
-        status, text = await self._fetch(method, path, body)
+        status, text = await self._fetch(method, path, body, limit_s=limit_s)
         if status in _NO_SUCH_PAGE:
             return None
         if status in _NO_ENTRY:
@@ -222,8 +226,10 @@ class Endpoint:
             return answer
         raise EngineError(f"{self.url}{path} answers with something that is not JSON; is this the right base URL?")
 
-    async def _fetch(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
-        limit_s = self.bounds.call_s
+    async def _fetch(
+        self, method: str, path: str, body: bytes | None = None, *, limit_s: float | None = None
+    ) -> tuple[int, str]:
+        limit_s = self.bounds.call_s if limit_s is None else limit_s
         try:
             async with asyncio.timeout(limit_s), aclosing(await self.send(method, path, body, limit_s=limit_s)) as got:
                 await got.aread()
@@ -330,6 +336,21 @@ class HttpEngine:
             reply.fail(clock(), error, bounds)
         if flight.error:
             flight.error = self._endpoint.redact(flight.error)
+
+    async def prompt_logprobs(self, text: str, *, more_tokens: int) -> object:
+        """A text as vLLM finds it, token by token, and what it would go on with; None where it has no such page.
+
+        Nothing is measured by it, so it is no `generate`. Raises EngineError for a server that refuses or breaks.
+        """
+        fields = {
+            "model": self._model,
+            "prompt": text,
+            "max_tokens": more_tokens,
+            "temperature": 0,
+            "prompt_logprobs": 1,
+            "logprobs": 1,
+        }
+        return await self._endpoint.complete(fields, limit_s=self._endpoint.bounds.stall_s)
 
     def body(self, request: Request) -> bytes:
         """The request as it goes over the wire."""

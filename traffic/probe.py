@@ -27,6 +27,7 @@ class Stop(StrEnum):
     DRAIN_LIMIT = "drain limit"
     LOST = "an objective was lost"
     GROWTH = "requests in flight grew without bound"
+    PROVEN = "its outcome was proven"
     ERRORS = "too many errors"
     CLIENT = "the client broke down"
 

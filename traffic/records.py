@@ -80,6 +80,8 @@ class Flight:
     ended_s: float | None = None
     end: End | None = None
     error: str = ""
+    finish_reason: str | None = None
+    """Why the answer ended, in the server's own word ("stop", "length"); None until it said so."""
     answer: list[str] | None = None
     """Pieces of the visible answer, for a later turn that repeats it; None where nobody needs them."""
 

@@ -156,6 +156,7 @@ class SimulatedEngine:
             each = self._open.pop(job)
             self._listening.pop(job, None)
             self._write(job, each.flight)
+            each.flight.finish_reason = "length"
             each.flight.finish(outcome.end_s, End.FINISHED)
             if not each.done.done():
                 each.done.set_result(None)

@@ -213,7 +213,6 @@ class AnswerReader:
 
     __slots__ = (
         "_body_head",
-        "_finish_reason",
         "_finish_s",
         "_flight",
         "_has_payload",
@@ -232,7 +231,6 @@ class AnswerReader:
         self._has_payload = False
         self._token_chunks = 0
         self._usage_tokens = 0
-        self._finish_reason: str | None = None
         self._finish_s: float | None = None
         self._last_event_s = 0.0
 
@@ -255,7 +253,7 @@ class AnswerReader:
 
     def break_off(self, now_s: float, end: End, error: str) -> None:
         """The body will not come to its end: `end` and `error` stand, unless the answer itself was complete."""
-        if self._finish_reason is None:
+        if self._flight.finish_reason is None:
             self._settle()
             self._flight.finish(now_s, end, error)
         else:
@@ -300,7 +298,7 @@ class AnswerReader:
             flight.output_tokens = self._usage_tokens or self._token_chunks
             flight.output_tokens_estimated = not self._usage_tokens
         if chunk.finish_reason is not None:
-            self._finish_reason = chunk.finish_reason
+            flight.finish_reason = chunk.finish_reason
             self._finish_s = now_s
 
     def _settle(self) -> None:
@@ -315,10 +313,10 @@ class AnswerReader:
         if self._flight.end is not None:
             return
         self._settle()
-        if self._finish_reason is None:
+        if self._flight.finish_reason is None:
             self._flight.finish(now_s, End.TRUNCATED, "truncated: the stream ended without a finish reason")
             return
-        end, error = self._verdict(self._finish_reason)
+        end, error = self._verdict(self._flight.finish_reason)
         self._flight.finish(self._last_event_s, end, error)
 
     def _verdict(self, finish_reason: str) -> tuple[End, str]:

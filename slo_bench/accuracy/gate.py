@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from gates.accuracy import AccuracyRun, ItemResult
 from gates.answers import read_answer
@@ -14,6 +16,7 @@ from traffic.engine import Engine
 from traffic.errors import EngineError
 from traffic.in_flight import CANCEL_LIMIT_S
 from traffic.records import End, Flight, Request
+from traffic.sse import one_line
 
 ATTEMPTS = 3
 """A request that fails is sent again; what fails three times is an error of the item."""
@@ -36,8 +39,10 @@ async def run_gsm8k(
 ) -> AccuracyRun:
     """Ask every item once, `concurrency` at a time, greedily and with no forced length; nothing is dropped.
 
-    token_budget: the longest answer. deadline_s: for all items together; those that are open then are errors.
-    observe: called with the number of items that are done. Raises EngineError when cancelled requests do not end.
+    Where the items are fewer, or nearly done, some are asked again as company, so that to the last one all are answered
+    beside so many requests; what the company says counts for nothing. token_budget: the longest answer. deadline_s: for
+    all items together; those that are open then are errors. observe: called with the number of items that are done.
+    Raises EngineError when cancelled requests do not end.
     """
     asking = _Asking(engine, item_set.items, token_budget, observe)
     await asking.run(concurrency, deadline_s)
@@ -67,31 +72,50 @@ class _Asking:
 
     async def run(self, concurrency: int, deadline_s: float) -> None:
         waiting = iter(self._items)
+        company = itertools.cycle(self._items)
+        is_over = asyncio.Event()
 
         async def work() -> None:
             for item in waiting:
                 self._done[item.index] = await self._ask(item)
                 self._observe(len(self._done))
+            if len(self._done) == len(self._items):
+                is_over.set()
+            while not is_over.is_set():
+                await self._accompany(next(company))
 
         workers = [asyncio.create_task(work(), name=f"gsm8k-{number}") for number in range(concurrency)]
+        over = asyncio.create_task(is_over.wait(), name="gsm8k-over")
         try:
-            done, _ = await asyncio.wait(workers, timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION)
+            # The first to end is `over`, or a worker with a fault of the program: until then all of them work.
+            done, _ = await asyncio.wait((over, *workers), timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancel(workers)
-        for worker in done:
-            worker.result()
+            await _cancel((over, *workers))
+        for task in done:
+            task.result()
 
-    async def _ask(self, item: Item) -> ItemResult:
-        """Send one item until it is answered; an engine writes its failures into the flight."""
-        request = Request(
+    async def _accompany(self, item: Item) -> None:
+        """Keep one more request in flight; a server that refuses it is not hammered."""
+        flight = Flight(answer=[])
+        await self._engine.generate(self._request(item), flight)
+        if flight.end is not End.FINISHED:
+            await asyncio.sleep(PAUSE_S)
+
+    def _request(self, item: Item) -> Request:
+        prompt = messages(item.question)
+        return Request(
             index=item.index,
             due_s=0.0,
             kind="gsm8k",
-            input_tokens=0,
+            input_tokens=sum(len(message.text.split()) for message in prompt),
             output_tokens=self._token_budget,
             force_length=False,
-            messages=messages(item.question),
+            messages=prompt,
         )
+
+    async def _ask(self, item: Item) -> ItemResult:
+        """Send one item until it is answered; an engine writes its failures into the flight."""
+        request = self._request(item)
         while True:
             self._attempts[item.index] += 1
             attempts = self._attempts[item.index]
@@ -113,9 +137,10 @@ class _Asking:
 
 
 def graded(item: Item, flight: Flight, token_budget: int, attempts: int) -> ItemResult:
-    """The result of an answered item. An answer that took the whole budget was cut by it."""
+    """The result of an answered item. Where the server does not say why it ended, one that took the budget was cut."""
     completion = "".join(flight.answer or ())
-    is_cut = flight.output_tokens >= token_budget
+    reason = flight.finish_reason
+    is_cut = flight.output_tokens >= token_budget if reason is None else reason == "length"
     answer = read_answer(completion, is_cut=is_cut)
     return ItemResult(
         index=item.index,
@@ -123,7 +148,7 @@ def graded(item: Item, flight: Flight, token_budget: int, attempts: int) -> Item
         number=answer.number,
         found_by=answer.found_by,
         is_cut_off=answer.is_cut_off,
-        finish_reason="length" if is_cut else "stop",
+        finish_reason=None if reason is None else _writable(one_line(reason)),
         output_tokens=flight.output_tokens,
         attempts=attempts,
         tail=_writable(completion[-TAIL_CHARS:]),
@@ -135,7 +160,7 @@ def _writable(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode()
 
 
-async def _cancel(workers: Sequence[asyncio.Task[None]]) -> None:
+async def _cancel(workers: Sequence[asyncio.Task[Any]]) -> None:
     """End what is still open, within a bound."""
     for worker in workers:
         worker.cancel()

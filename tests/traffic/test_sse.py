@@ -218,6 +218,11 @@ class TestEnds:
             reader.feed(event(payload), 1.0)
         assert flight.answer == ["Hi ", "中"]
 
+    @pytest.mark.parametrize("reason", ["stop", "length", "abort"])
+    def test_the_servers_own_finish_reason_is_kept_whatever_the_end(self, reason: str) -> None:
+        assert read([(1.0, delta("x")), (2.0, delta(reason=reason)), (2.0, "[DONE]")]).finish_reason == reason
+        assert read([(1.0, delta("x")), (2.0, "[DONE]")]).finish_reason is None
+
     def test_nothing_after_the_end_changes_the_flight(self) -> None:
         flight = read([(1.0, delta("x")), (2.0, delta(reason="stop")), (2.0, "[DONE]"), (3.0, delta("y"))])
         assert (flight.output_tokens, flight.ended_s) == (1, 2.0)

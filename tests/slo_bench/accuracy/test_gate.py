@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
@@ -27,14 +28,15 @@ ITEMS = tuple(Item(index, f"What is {index} + 1?", Fraction(index + 1)) for inde
 ITEM_SET = ItemSet(ITEMS, "ours", items_sha256(ITEMS))
 
 
-def say(text: Callable[[int], str], tokens: int = 40, after_s: float = 1.0) -> Act:
-    """Answer with a text that depends on the item."""
+def say(text: Callable[[int], str], tokens: int = 40, after_s: float = 1.0, reason: str | None = "stop") -> Act:
+    """Answer with a text that depends on the item; reason: why it ended, by the server."""
 
     async def act(request: Request, flight: Flight) -> None:
         await asyncio.sleep(after_s)
         assert flight.answer is not None
         flight.answer += [text(request.index)[:3], text(request.index)[3:]]
         flight.token(loop_s(), tokens)
+        flight.finish_reason = reason
         flight.finish(loop_s(), End.FINISHED)
 
     return act
@@ -49,8 +51,8 @@ def wrong(index: int) -> str:
 
 
 def in_order(*acts: Act) -> Act:
-    """The first act for the first attempt, and so on."""
-    left = iter(acts)
+    """The first act for the first attempt, and so on; the last one from then on."""
+    left = itertools.chain(acts, itertools.repeat(acts[-1]))
 
     async def act(request: Request, flight: Flight) -> None:
         await next(left)(request, flight)
@@ -113,7 +115,7 @@ def test_as_many_requests_as_asked_are_in_flight(concurrency: int) -> None:
     engine = Scripted(say(right))
     done: list[int] = []
     ask(engine, concurrency=concurrency, observe=done.append)
-    assert engine.most_open == min(concurrency, 12)
+    assert engine.most_open == concurrency
     assert done == list(range(1, 13))
 
 
@@ -125,10 +127,10 @@ def test_a_failed_request_is_sent_again_after_a_pause_and_counted() -> None:
         sent_s.append(loop_s())
         await acts(request, flight)
 
-    run = ask(Scripted(say(right), {2: noted}))
+    run = ask(Scripted(say(right), {2: noted}), concurrency=1)
     assert (grades(run), run.results[2].attempts) == ({}, ATTEMPTS)
     assert score(run.results).retries == 2
-    assert sent_s == [0.0, 3.0, 8.0]
+    assert sent_s == [2.0, 5.0, 10.0]
 
 
 def test_r24_what_fails_to_the_last_attempt_is_an_error_and_no_verdict_follows() -> None:
@@ -139,19 +141,61 @@ def test_r24_what_fails_to_the_last_attempt_is_an_error_and_no_verdict_follows()
     assert judge_accuracy(run, floor=0.1).outcome is AccuracyOutcome.INCONCLUSIVE
 
 
-def test_r23_an_answer_that_took_the_whole_budget_was_cut() -> None:
+@pytest.mark.parametrize(("tokens", "reason"), [(BUDGET, "length"), (300, "length"), (BUDGET, None)])
+def test_r23_an_answer_is_cut_where_the_server_says_so_or_used_up_the_budget_in_silence(
+    tokens: int, reason: str | None
+) -> None:
     cut: Mapping[int, Act] = {
-        0: say(lambda _: "<think>5 * 4 = 20, wait, that is not", BUDGET),
-        1: say(lambda _: "", BUDGET),
-        2: say(lambda index: f"so it is {index + 1}", BUDGET),
-        3: say(lambda index: f"#### {index + 1}\n\nQuestion: What is 5 + 7?\n#### 12", BUDGET),
+        0: say(lambda _: "<think>5 * 4 = 20, wait, that is not", tokens, reason=reason),
+        1: say(lambda _: "", tokens, reason=reason),
+        2: say(lambda index: f"so it is {index + 1}", tokens, reason=reason),
+        3: say(lambda index: f"#### {index + 1}\n\nQuestion: What is 5 + 7?\n#### 12", tokens, reason=reason),
     }
     run = ask(Scripted(say(right), cut))
     assert grades(run) == dict.fromkeys(range(3), Grade.NO_ANSWER)
     assert [each.is_cut_off for each in run.results[:5]] == [True, True, True, False, False]
-    assert [each.finish_reason for each in run.results[2:5]] == ["length", "length", "stop"]
+    assert [each.finish_reason for each in run.results[2:5]] == [reason, reason, "stop"]
     verdict = judge_accuracy(run, floor=0.1)
     assert verdict.reasons == ("token budget too small: 3 of 12 answers were cut at 512 tokens",)
+
+
+def test_an_answer_that_stopped_at_the_very_budget_is_whole() -> None:
+    run = ask(Scripted(say(lambda index: f"it is {index + 1}", BUDGET, reason="stop")))
+    assert grades(run) == {}
+    assert not any(each.is_cut_off for each in run.results)
+
+
+def test_company_is_in_flight_to_the_last_item_and_counts_for_nothing() -> None:
+    seen: list[int] = []
+
+    async def slow(request: Request, flight: Flight) -> None:
+        for _ in range(9):
+            await asyncio.sleep(3.3)
+            seen.append(engine.open)
+        await say(right)(request, flight)
+
+    engine = Scripted(say(right), {11: slow})
+    run = ask(engine, concurrency=20)
+    assert [each.index for each in run.results] == list(range(12))
+    assert all(each.attempts == 1 for each in run.results)
+    assert set(seen) == {20}
+    assert engine.open == 0
+
+
+def test_company_that_is_refused_waits_before_it_asks_again() -> None:
+    refused = 0
+
+    async def act(request: Request, flight: Flight) -> None:
+        nonlocal refused
+        if engine.open > 12:
+            refused += 1
+            await fail()(request, flight)
+        else:
+            await say(right, after_s=9.0)(request, flight)
+
+    engine = Scripted(act)
+    assert grades(ask(engine, concurrency=13)) == {}
+    assert refused == 5
 
 
 def test_the_deadline_ends_it_and_what_is_open_is_an_error() -> None:
@@ -172,7 +216,7 @@ def test_a_fault_of_the_program_ends_it_at_once() -> None:
 
 def test_an_engine_that_does_not_let_go_is_told() -> None:
     with pytest.raises(EngineError, match="2 cancelled requests did not end within 10 s"):
-        ask(Scripted(say(right), {0: stubborn(60.0), 1: stubborn(60.0)}), deadline_s=20.0)
+        ask(Scripted(say(right), {0: stubborn(60.0), 1: stubborn(60.0)}), concurrency=2, deadline_s=20.0)
 
 
 def test_whoever_cancels_the_gate_leaves_no_request_behind() -> None:
