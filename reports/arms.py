@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gates.effect import Effect, EffectMetric, effect
+from gates.effect import Effect, EffectMetric, bracket_effect, effect
 from gates.slo import Objective, parse_objective
+from gates.spending import SpentMetric
+from reports.cost import CostDocument, read_cost, session_usd
+from reports.effect_document import DifferenceRow, EffectDocument
+from reports.gates_document import GatesDocument
+from reports.passport import differences, machine_differences
+from reports.power_document import PowerDocument, read_power
 from reports.run_directory import (
     EngineDocument,
     ExperimentDocument,
@@ -52,13 +58,19 @@ class AnchorWindows:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One labelled configuration: its directory and its documents."""
+    """One labelled configuration: its directory and its documents.
+
+    power, cost: None in runs of earlier versions. gate: None where accuracy was not measured.
+    """
 
     label: str
     directory: Path
     run: RunDocument
     sweep: SweepDocument
     engine: EngineDocument
+    power: PowerDocument | None = None
+    cost: CostDocument | None = None
+    gate: GatesDocument | None = None
 
     @property
     def is_simulated(self) -> bool:
@@ -92,6 +104,14 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockComparison:
+    """A comparison by interleaved blocks, and the folder in which it lies."""
+
+    directory: Path
+    document: EffectDocument
+
+
+@dataclass(frozen=True, slots=True)
 class Experiment:
     """An experiment's documents and arms, in the order in which they ran. truth is None outside a demonstration."""
 
@@ -99,6 +119,7 @@ class Experiment:
     document: ExperimentDocument
     arms: tuple[Arm, ...]
     truth: TruthDocument | None
+    comparisons: tuple[BlockComparison, ...] = ()
 
     def arm(self, label: str) -> Arm:
         """An arm by its label."""
@@ -129,13 +150,38 @@ class Experiment:
         """What every heading, figure and caption must say; empty for a measurement on a server."""
         return mark_of(self.arms, is_simulated=self.document.engine == "simulated")
 
-    def effect(self, arm: Arm, metric: EffectMetric) -> Effect:
-        """The effect of an arm against the baseline at the anchor rate."""
+    def effect(self, arm: Arm, metric: EffectMetric | SpentMetric) -> Effect:
+        """The effect of an arm against the baseline at the anchor rate; of dollars at each one's capacity."""
+        if metric is SpentMetric.USD_PER_MILLION:
+            return _cost_effect(self.baseline.cost, arm.cost)
         return effect(metric, *paired_values(self.baseline, arm, self.document.anchor_rps, metric))
 
-    def drift(self, metric: EffectMetric) -> Effect | None:
+    def drift(self, metric: EffectMetric | SpentMetric) -> Effect | None:
         """The same of the arm that equals the baseline; None without one."""
         return None if self.drift_arm is None else self.effect(self.drift_arm, metric)
+
+    @property
+    def spent_metrics(self) -> tuple[SpentMetric, ...]:
+        """What was measured of power, energy and money in the baseline, so that arms can be held against it."""
+        rows = self.baseline.at(self.document.anchor_rps).whole
+        cost = self.baseline.cost
+        has = {
+            SpentMetric.POWER_MEAN: any(row.power_mean_w is not None for row in rows),
+            SpentMetric.JOULES_PER_TOKEN: any(row.joules_per_output_token is not None for row in rows),
+            SpentMetric.USD_PER_MILLION: cost is not None and cost.per_million_output_usd is not None,
+        }
+        return tuple(metric for metric in SpentMetric if has[metric])
+
+    @property
+    def session_usd(self) -> float | None:
+        """The price of the whole experiment; None where no price is known."""
+        cost, document = self.baseline.cost, self.document
+        return session_usd(None if cost is None else cost.usd_per_hour, document.started_utc, document.ended_utc)
+
+    def passport_differences(self, arm: Arm) -> list[DifferenceRow]:
+        """In what an arm's server and machine differ from the baseline's: what was meant to, and what was not."""
+        base = self.baseline
+        return [*differences(base.engine, arm.engine), *machine_differences(base.run, arm.run)]
 
     def truth_of(self, arm: Arm) -> TruthArm | None:
         """What was hidden in an arm."""
@@ -152,22 +198,33 @@ def mark_of(arms: Sequence[Arm], *, is_simulated: bool = False) -> str:
     return ", ".join(marks)
 
 
-def value_of(row: ProbeRow, metric: EffectMetric) -> float | None:
-    """A window's value of a metric, in seconds."""
-    values = {
+def _cost_effect(base: CostDocument | None, other: CostDocument | None) -> Effect:
+    """Dollars per million output tokens; both ends of each arm come from its capacity's bracket."""
+    ends = [(None, None) if each is None else each.per_million_interval_usd or (None, None) for each in (base, other)]
+    at = [None if each is None else each.per_million_output_usd for each in (base, other)]
+    return bracket_effect(SpentMetric.USD_PER_MILLION, ends[0], ends[1], at=(at[0], at[1]))
+
+
+def value_of(row: ProbeRow, metric: EffectMetric | SpentMetric) -> float | None:
+    """A window's value of a metric, in seconds, watts or joules; None of dollars, which no window has."""
+    values: dict[EffectMetric | SpentMetric, float | None] = {
         EffectMetric.TPOT_MEAN: row.tpot_mean_s,
         EffectMetric.TTFT_MEAN: row.ttft_mean_s,
         EffectMetric.TPOT_P99: row.tpot_p99_s,
         EffectMetric.TTFT_P99: row.ttft_p99_s,
+        SpentMetric.POWER_MEAN: row.power_mean_w,
+        SpentMetric.JOULES_PER_TOKEN: row.joules_per_output_token,
     }
-    return values[metric]
+    return values.get(metric)
 
 
 Values = Mapping[int, float | None]
 
 
-def paired_values(base: Arm, other: Arm, rate_rps: float | None, metric: EffectMetric) -> tuple[Values, Values]:
-    """Values per repeat of two arms at a rate, in seconds.
+def paired_values(
+    base: Arm, other: Arm, rate_rps: float | None, metric: EffectMetric | SpentMetric
+) -> tuple[Values, Values]:
+    """Values per repeat of two arms at a rate, as `value_of`.
 
     Only whole windows have one. Windows of different length are no partners, since they do not hold the same requests.
     """
@@ -199,17 +256,28 @@ def read_experiment(directory: Path) -> Experiment:
     for each in truth.arms if truth is not None else ():
         if each.label not in document.arms:
             raise UsageError(f"{truth_path} tells of an arm {each.label!r} that the experiment does not have")
-    return Experiment(directory, document, arms, truth)
+    paths = sorted((directory / "compare").glob("*/effect.json"))
+    comparisons = tuple(BlockComparison(path.parent, read_document(path, EffectDocument)) for path in paths)
+    return Experiment(directory, document, arms, truth, comparisons)
 
 
-def _read_arm(directory: Path, label: str, document: ExperimentDocument) -> Arm:
-    arm = Arm(
+def read_arm(directory: Path, label: str) -> Arm:
+    """Read one run directory of a sweep. Raises UsageError for what cannot be read."""
+    gate_path = directory / "gates.json"
+    return Arm(
         label=label,
         directory=directory,
         run=read_document(directory / "run.json", RunDocument),
         sweep=read_document(directory / "sweep.json", SweepDocument),
         engine=read_document(directory / "engine.json", EngineDocument),
+        power=read_power(directory),
+        cost=read_cost(directory),
+        gate=read_document(gate_path, GatesDocument) if gate_path.exists() else None,
     )
+
+
+def _read_arm(directory: Path, label: str, document: ExperimentDocument) -> Arm:
+    arm = read_arm(directory, label)
     for found in (arm.run, arm.sweep):
         for what, has, wants in (
             ("label", found.label, label),

@@ -10,7 +10,16 @@ from gates.comparison import Claim
 from gates.log_ratio import CONFIDENCE
 from gates.starts import MIN_STARTS
 from reports import numbers
-from reports.compare_words import SIMULATED, arm_text, load_text, outlook_lines, sentence, trend_lines, value
+from reports.compare_words import (
+    SIMULATED,
+    arm_text,
+    load_text,
+    outlook_lines,
+    sentence,
+    spent_lines,
+    trend_lines,
+    value,
+)
 from reports.effect_document import ARM_NAMES, ArmName, ArmRow, BlockRow, EffectDocument, PairRow
 from reports.markdown import bullets, code, code_block, details, escape, heading, table
 
@@ -75,7 +84,8 @@ def _result(document: EffectDocument) -> Iterator[str]:
     yield "Mean TPOT is what was asked for. Each other metric has its own interval, and one in twenty differs by luck."
     claims = {each.claim for each in document.effects}
     yield bullets([f"{claim.value}: {claim.meaning}" for claim in Claim if claim in claims])
-    lines = [*outlook_lines(document), *trend_lines(document), *_order_lines(document), *document.faults]
+    lines = [*outlook_lines(document), *trend_lines(document), *_order_lines(document)]
+    lines += [*spent_lines(document), *document.faults]
     yield bullets([escape(f"{line[:1].upper()}{line[1:]}.") for line in lines])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gates.comparison import Claim, ComparedMetric
 from gates.log_ratio import CONFIDENCE, POWER, Estimate
+from gates.spending import SpentMetric
 from gates.starts import MIN_STARTS
 from reports import numbers
 from reports.effect_document import ArmName, EffectDocument, EffectRow, PairRow
@@ -17,8 +18,12 @@ _HEADER = ("metric", "A", "B", "effect", f"{numbers.confidence(CONFIDENCE)} inte
 _LESS, _MORE = ("lower", "higher")
 
 
-def value(metric: ComparedMetric, of: float | None) -> str:
+def value(metric: ComparedMetric | SpentMetric, of: float | None) -> str:
     """A value of a metric with its unit."""
+    if metric is SpentMetric.POWER_MEAN:
+        return numbers.watts(of)
+    if metric is SpentMetric.JOULES_PER_TOKEN:
+        return numbers.joules(of)
     return numbers.rate(of) if metric is ComparedMetric.GOODPUT else numbers.ms(of)
 
 
@@ -158,6 +163,16 @@ def _starts_lines(document: EffectDocument) -> list[str]:
     needed = "more than 100" if document.starts_needed is None else numbers.count(document.starts_needed)
     size = "this size" if is_seen else numbers.share(document.resolution_share)
     return [*lines, f"starts needed to call an effect of {size} real: {needed} of each arm"]
+
+
+def spent_lines(document: EffectDocument) -> list[str]:
+    """Why there is no power, and what the comparison cost."""
+    lines = []
+    if document.power_not_measured is not None:
+        lines.append(f"power: not measured: {document.power_not_measured}")
+    if document.usd_per_hour is not None:
+        lines.append(f"cost: {numbers.usd(document.usd)} at {numbers.usd(document.usd_per_hour)}/hour")
+    return lines
 
 
 def trend_lines(document: EffectDocument) -> Sequence[str]:

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from gates.block_order import Order
 from gates.comparison import Claim, ComparedMetric
+from gates.spending import SpentMetric
 from reports.run_directory import SCHEMA_VERSION, Document, EngineKind, WarmUp
 
 Placement = Literal["coresident", "restart", "attached"]
@@ -70,6 +71,11 @@ class BlockRow(Document):
     started_utc: str
     load_s: float
     requests_file: str
+    energy_j: float | None = None
+    power_mean_w: float | None = None
+    power_coverage_share: float | None = None
+    joules_per_output_token: float | None = None
+    throttle_reasons: list[str] | None = None
 
 
 class PairRow(Document):
@@ -90,13 +96,14 @@ class DiscardedRow(Document):
 
 
 class EffectRow(Document):
-    """One metric. Values in seconds, of goodput in requests a second; of means the geometric mean over the pairs.
+    """One metric. Values in seconds, of goodput in requests a second, of power in watts, of energy in joules.
 
+    Values of means are the geometric mean over the pairs. Power and energy have rows where they were measured.
     interval: 95 %, with the offset of a server start where that is known. instances_interval: between the servers that
     ran. smallest_visible_share: the smallest effect that such runs find in 80 % of all cases.
     """
 
-    metric: ComparedMetric
+    metric: ComparedMetric | SpentMetric
     a_value: float | None
     b_value: float | None
     share: float | None
@@ -133,7 +140,9 @@ class EffectDocument(Document):
     level of one server start; offset_source: whether it was measured here or given. starts_needed: of each arm, to
     call the effect that was seen real, or where none was seen one of resolution_share; null where that is not
     known. order_share: how much slower whoever ran second read. unproven: what nobody could check of servers that
-    somebody else runs. faults: what a reader must know before believing the rest.
+    somebody else runs. faults: what a reader must know before believing the rest. power_not_measured: why there is no
+    power of an arm, null where there is. usd_per_hour: of the whole machine, null where it is not known. usd: of the
+    time from started_utc to ended_utc.
     """
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
@@ -173,6 +182,9 @@ class EffectDocument(Document):
     command: list[str]
     started_utc: str
     ended_utc: str | None
+    power_not_measured: str | None = None
+    usd_per_hour: float | None = None
+    usd: float | None = None
 
     @property
     def primary(self) -> EffectRow:

@@ -13,15 +13,22 @@ from gates.log_ratio import Estimate, as_share
 from gates.slo import Metric
 from gates.verdict import ProbeVerdict
 from reports.effect_document import ArmName, BlockRow, EffectRow, TrendRow
-from reports.rows import MIN_N_FOR_P99
+from reports.power import SpanPower
+from reports.rows import MIN_N_FOR_P99, power_fields
 from traffic.server_facts import ServerSample
 from traffic.summary import cohort, nearest_rank, sample
 
 
 def block_row(
-    verdict: ProbeVerdict, samples: Sequence[ServerSample], *, ran: int, start: int, requests_file: str
+    verdict: ProbeVerdict,
+    samples: Sequence[ServerSample],
+    *,
+    ran: int,
+    start: int,
+    requests_file: str,
+    power: SpanPower | None = None,
 ) -> BlockRow:
-    """The row of one block; samples: what its server said of itself."""
+    """The row of one block; samples: what its server said of itself. power: None where it is not measured."""
     facts, summary = verdict.facts, verdict.summary
     members = [record for record in cohort(facts.records) if record.is_resolved]
     ttft, tpot = (sample(members, metric.of) for metric in (Metric.TTFT, Metric.TPOT))
@@ -53,10 +60,11 @@ def block_row(
         preemptions=None if change is None else change.preemptions,
         grows=grows(facts),
         invalid_reasons=list(verdict.invalid_reasons),
-        flags=list(verdict.flags),
+        flags=[*verdict.flags, *(() if power is None else power.flags)],
         started_utc=facts.started_utc.isoformat(),
         load_s=facts.load_s,
         requests_file=requests_file,
+        **power_fields(power, summary.output_tokens_per_s),
     )
 
 

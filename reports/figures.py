@@ -1,19 +1,10 @@
-"""The figures of a lab note. Readable in grey and by the colour-blind; the same input gives the same bytes.
-
-Objects only, no pyplot: no global state, no display, safe in a thread. A figure that leaves the page still says
-SIMULATED or smoke, because the mark stands over each panel.
-"""
+"""The figures of a sweep and of effects: latency against rate with limits and brackets, effects beside drift."""
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
 
-import matplotlib as mpl
-import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -25,55 +16,15 @@ from gates.effect import CONFIDENCE, Effect
 from gates.slo import Metric, Objective
 from reports import numbers
 from reports.arms import Arm, mark_of
+from reports.figure_style import BAND_COLOUR, COLOURS, KEY_COLOUR, LIMIT_COLOUR, MARKERS, plain, sign, style, write_mark
 from reports.run_directory import ProbeRow
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette, darker ones first; its yellow is too pale for lines on white."""
-
-MARKERS = ("o", "s", "^", "D", "v", "P", "*")
-"""The arm's second sign, for readers in grey."""
-
-MARK_COLOUR = "#8A3B00"
-LIMIT_COLOUR = "#000000"
-BAND_COLOUR = "#999999"
-KEY_COLOUR = "#444444"
-
-_STYLE: dict[Any, Any] = {
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.dpi": 100,
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
-    "font.size": 9,
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.markersize": 5.5,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "slo-bench",
-}
 _FOOT = 0.03
 _STRIP = 0.03
 """Where the strips of the brackets lie, as shares of a panel's height: the lowest, and the next above it."""
 
 _LOG_SPAN = 4.0
 """From this ratio of the largest to the smallest value on, an axis is logarithmic."""
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    """Our settings over matplotlib's defaults, whatever the user's own file says; undone afterwards."""
-    with mpl.style.context("default"), mpl.rc_context(_STYLE):
-        yield
-
-
-def figure_bytes(figure: Figure, form: Literal["svg", "png"]) -> bytes:
-    """A figure as a file's content, without date or version, so that equal figures are equal files."""
-    metadata = {"Date": None, "Creator": "slo-bench"} if form == "svg" else {"Software": None}
-    buffer = io.BytesIO()
-    with _style():
-        figure.savefig(buffer, format=form, dpi=150, metadata=metadata)
-    return buffer.getvalue()
 
 
 def rates_figure(arms: Sequence[Arm]) -> Figure:
@@ -83,13 +34,13 @@ def rates_figure(arms: Sequence[Arm]) -> Figure:
     failed request, so it has no value. Limits are dashed lines; a shaded band is an arm's bracket, from its capacity to
     its first failed rate. Windows of different arms at one rate stand side by side.
     """
-    with _style():
+    with style():
         figure = Figure(figsize=(9.6, 4.6), layout="constrained")
         panels = figure.subplots(1, 2, sharex=True)
         for axes, metric in zip(panels, (Metric.TTFT, Metric.TPOT), strict=True):
             _rate_panel(axes, metric, arms)
         figure.legend(handles=_rate_legend(arms), loc="outside lower center", ncols=4, fontsize=8, columnspacing=1.6)
-        _mark(figure, mark_of(arms))
+        write_mark(figure, mark_of(arms))
         return figure
 
 
@@ -207,25 +158,20 @@ def _bracket(axes: Axes, arm: Arm, index: int) -> None:
 
 def _rate_legend(arms: Sequence[Arm]) -> list[Line2D | Patch]:
     names: list[Line2D | Patch] = [
-        _sign(_plain(arm.label), MARKERS[index % len(MARKERS)], COLOURS[index % len(COLOURS)])
+        sign(plain(arm.label), MARKERS[index % len(MARKERS)], COLOURS[index % len(COLOURS)])
         for index, arm in enumerate(arms)
     ]
     names += [
-        _sign("filled: passed", "o", KEY_COLOUR),
-        _sign("open: failed", "o", KEY_COLOUR, face="white"),
+        sign("filled: passed", "o", KEY_COLOUR),
+        sign("open: failed", "o", KEY_COLOUR, face="white"),
     ]
     rows = [row for arm in arms for row in arm.sweep.probes]
     if any(not row.is_valid for row in rows):
-        names.append(_sign("invalid: no result", "x", BAND_COLOUR))
+        names.append(sign("invalid: no result", "x", BAND_COLOUR))
     if any(each.value_s is None for row in rows for each in row.objectives):
-        names.append(_sign("on the upper edge: falls on a failure", "", KEY_COLOUR))
+        names.append(sign("on the upper edge: falls on a failure", "", KEY_COLOUR))
     names.append(Patch(color=BAND_COLOUR, alpha=0.35, linewidth=0, label="bar and shade: capacity to first fail"))
     return names
-
-
-def _sign(label: str, marker: str, colour: str, *, face: str | None = None) -> Line2D:
-    """A marker in the legend."""
-    return Line2D([], [], linestyle="none", marker=marker, color=colour, markerfacecolor=face or colour, label=label)
 
 
 def effects_figure(effects: Mapping[str, Effect], drift: Effect | None, *, mark: str) -> Figure:
@@ -234,7 +180,7 @@ def effects_figure(effects: Mapping[str, Effect], drift: Effect | None, *, mark:
     The band reaches as far to both sides as the drift's interval does at most, as `gates.effect.conclude` reads it. An
     arm without an interval is drawn as its open point alone. mark: "SIMULATED" and the like, "" for a measurement.
     """
-    with _style():
+    with style():
         rows = [*effects.items(), *([] if drift is None else [("drift: two equal arms", drift)])]
         figure = Figure(figsize=(7.2, 1.5 + 0.42 * max(1, len(rows))), layout="constrained")
         axes = figure.subplots()
@@ -255,7 +201,7 @@ def effects_figure(effects: Mapping[str, Effect], drift: Effect | None, *, mark:
                 fontsize=8,
                 annotation_clip=False,
             )
-        axes.set_yticks(range(len(rows)), [_plain(label) for label, _ in reversed(rows)])
+        axes.set_yticks(range(len(rows)), [plain(label) for label, _ in reversed(rows)])
         axes.set_ylim(-0.6, max(1, len(rows)) - 0.4)
         axes.margins(x=0.12)
         axes.grid(visible=False, axis="y")
@@ -263,7 +209,7 @@ def effects_figure(effects: Mapping[str, Effect], drift: Effect | None, *, mark:
         band = "" if reach is None else "; band: as far as two equal arms differ"
         axes.set_xlabel(f"change of {metric} (%), {numbers.confidence(CONFIDENCE)} interval{band}")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.3g}" if value else "0"))
-        _mark(figure, mark)
+        write_mark(figure, mark)
         return figure
 
 
@@ -282,15 +228,3 @@ def _effect_row(axes: Axes, height: int, effect: Effect, colour: str, marker: st
 
 def _effect_label(effect: Effect) -> str:
     return f"{numbers.signed_share(effect.share)}, {numbers.plural(effect.n_pairs, 'pair')}"
-
-
-def _mark(figure: Figure, mark: str) -> None:
-    """Write the mark over every panel, where a crop cannot lose it and no point is covered."""
-    for axes in figure.axes if mark else ():
-        axes.set_title(mark, loc="right", fontsize=9, fontweight="bold", color=MARK_COLOUR)
-
-
-def _plain(label: str) -> str:
-    """A label as text: a dollar sign starts no formula, a leading underscore hides nothing."""
-    text = "".join(char if char.isprintable() else " " for char in label).replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gates.capacity import CapacityVerdict, rate_text
-from gates.effect import Effect, EffectMetric, Finding, conclude, smallest_visible_share
+from gates.effect import Effect, EffectMetric, Finding, conclude
 from gates.slo import Objective
+from gates.spending import SpentMetric
 from reports import numbers
 from reports.arms import TOKENS_APART_SHARE, Arm, Experiment
-from reports.markdown import code, escape
+from reports.markdown import code, escape, struck
 from reports.run_directory import ProbeRow, SweepDocument
 
 
@@ -28,10 +29,11 @@ def capacity_text(sweep: SweepDocument) -> str:
         low, high = (numbers.rate(end, unit=False) for end in sweep.capacity_interval_rps)
         evidence.append(f"estimate {numbers.rate(sweep.capacity_estimate_rps)}, 90 % interval {low} to {high}")
     behind = f" ({'; '.join(evidence)})" if evidence else ""
-    return _capacity_claim(sweep) + behind
+    return capacity_claim(sweep) + behind
 
 
-def _capacity_claim(sweep: SweepDocument) -> str:
+def capacity_claim(sweep: SweepDocument) -> str:
+    """What a sweep claims, without its evidence; a capacity that a gate forbids is struck out."""
     found, failed = numbers.rate(sweep.capacity_rps), numbers.rate(sweep.first_failed_rps)
     match sweep.verdict:
         case CapacityVerdict.FOUND:
@@ -42,6 +44,8 @@ def _capacity_claim(sweep: SweepDocument) -> str:
             return f"none: every rate failed, the lowest tried was {failed}"
         case CapacityVerdict.UNFINISHED:
             return f"not found, the search is unfinished: passed so far {found}, failed so far {failed}"
+        case CapacityVerdict.GATE_FAILED | CapacityVerdict.GATE_INCONCLUSIVE:
+            return f"{struck(numbers.rate(sweep.withheld_capacity_rps))} not claimed, {sweep.verdict}"
 
 
 def limit_text(sweep: SweepDocument) -> str:
@@ -69,6 +73,8 @@ def effect_text(effect: Effect | None) -> str:
     if effect is None or effect.share is None:
         return numbers.NOT_MEASURED
     interval = "no interval" if effect.interval is None else numbers.signed_interval(effect.interval)
+    if effect.metric is SpentMetric.USD_PER_MILLION:
+        return f"{numbers.signed_share(effect.share)} ({interval} by the brackets of both)"
     missing = f", {numbers.count(effect.missing_pairs)} more without a value" if effect.missing_pairs else ""
     pairs = numbers.plural(effect.n_pairs, "pair")
     return f"{numbers.signed_share(effect.share)} ({interval}, {pairs}{missing})"
@@ -92,68 +98,14 @@ def capacity_relation(arm: Arm, equals: Sequence[Arm]) -> str:
     return "not told apart, the brackets meet or overlap"
 
 
-def headline(experiment: Experiment) -> str:
-    """The one sentence that a reader takes away."""
-    mark = f"{experiment.mark}. " if experiment.mark else ""
-    return f"**{mark}{_tpot_headline(experiment)} {_capacity_headline(experiment)}**"
-
-
-def _tpot_headline(experiment: Experiment) -> str:
-    anchor_rps, base = experiment.document.anchor_rps, code(experiment.baseline.label)
-    if anchor_rps is None:
-        return f"{base} has no passing rate, so there is no rate at which to compare arms."
-    drift = experiment.drift(EffectMetric.TPOT_MEAN)
-    beside = f"drift between two equal arms: {effect_text(drift)}"
-    parts = []
-    for arm in experiment.compared:
-        effect = experiment.effect(arm, EffectMetric.TPOT_MEAN)
-        parts.append(f"{code(arm.label)} {effect_text(effect)}, {conclude(effect, drift)}")
-    what = "; ".join(parts) if parts else "no other configuration was measured"
-    return f"Mean TPOT at {numbers.rate(anchor_rps)} against {base}: {what}; {beside}."
-
-
-def _capacity_headline(experiment: Experiment) -> str:
-    capacities = ", ".join(f"{code(arm.label)} {_capacity_claim(arm.sweep)}" for arm in experiment.arms)
-    return f"Capacity: {capacities}."
-
-
-def capacity_lines(experiment: Experiment) -> list[str]:
-    """Each arm's capacity, and what limited it."""
+def limit_lines(experiment: Experiment) -> list[str]:
+    """What limited each arm, with the evidence of its first failed rate."""
     lines = []
     for arm in experiment.arms:
-        relation = f"; {capacity_relation(arm, experiment.equals)}" if arm in experiment.compared else ""
-        limit = _sentence(limit_text(arm.sweep))
-        lines.append(f"Capacity of {code(arm.label)}: {capacity_text(arm.sweep)}{relation}. {limit}")
+        lines.append(f"{code(arm.label)}: {limit_text(arm.sweep)}.")
         lines.extend(
             f"{code(arm.label)} passed at {numbers.rate(rate)} although a lower rate failed: the boundary is noisy."
             for rate in arm.sweep.contradictions_rps
-        )
-    return lines
-
-
-def effect_lines(experiment: Experiment) -> list[str]:
-    """The effect of each arm on mean TPOT, what may be said of it, and the drift beside it."""
-    anchor_rps = experiment.document.anchor_rps
-    if anchor_rps is None:
-        return []
-    metric = EffectMetric.TPOT_MEAN
-    drift, lines = experiment.drift(metric), []
-    at = f"at {numbers.rate(anchor_rps)}"
-    for arm in experiment.compared:
-        effect = experiment.effect(arm, metric)
-        finding = conclude(effect, drift)
-        visible = smallest_visible_share(effect, drift)
-        lines.append(
-            f"Mean TPOT of {code(arm.label)} {at}: {effect_text(effect)} against {code(experiment.baseline.label)}: "
-            f"**{finding}** ({finding.meaning}). Smallest effect that these windows could have shown: "
-            f"{numbers.share(visible)}."
-        )
-    if experiment.drift_arm is None:
-        lines.append("Drift was not measured: no arm repeats the baseline's configuration.")
-    else:
-        lines.append(
-            f"Drift in mean TPOT {at}: {effect_text(drift)}, {code(experiment.drift_arm.label)} against its equal "
-            f"{code(experiment.baseline.label)}."
         )
     return lines
 
@@ -193,19 +145,25 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
+def length_apart(experiment: Experiment, arm: Arm) -> float | None:
+    """By which share an arm's mean output differs from the baseline's, where that is other work; else None."""
+    base, own = (
+        mean_of([row.output_tokens_mean for row in experiment_rows(experiment, each)])
+        for each in (experiment.baseline, arm)
+    )
+    if not base or own is None or abs(own / base - 1) <= TOKENS_APART_SHARE:
+        return None
+    return own / base - 1
+
+
 def _length_lines(experiment: Experiment) -> list[str]:
     """Arms whose answers have another length did other work."""
-
-    def length(arm: Arm) -> float | None:
-        return mean_of([row.output_tokens_mean for row in experiment_rows(experiment, arm)])
-
-    base, lines = length(experiment.baseline), []
+    lines = []
     for arm in experiment.arms:
-        own = length(arm)
-        if base and own is not None and abs(own / base - 1) > TOKENS_APART_SHARE:
-            apart = numbers.signed_share(own / base - 1)
+        apart = length_apart(experiment, arm)
+        if apart is not None:
             lines.append(
-                f"Mean output of {code(arm.label)} differs by {apart} from the baseline's: "
+                f"Mean output of {code(arm.label)} differs by {numbers.signed_share(apart)} from the baseline's: "
                 "the arms did not do the same work."
             )
         if not arm.engine.takes_forced_length:

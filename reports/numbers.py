@@ -10,6 +10,7 @@ import math
 from gates.capacity import rate_text
 
 NOT_MEASURED = "not measured"
+NOT_KNOWN = "not known"
 
 _LARGEST_PERCENT = 99_999
 
@@ -48,6 +49,28 @@ def tokens_per_s(value: float | None, *, unit: bool = True) -> str:
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
     return _with_unit(_plain(f"{value:,.{0 if abs(value) >= 100 else 1}f}"), "tokens/s", unit=unit)  # noqa: PLR2004 - digits
+
+
+def watts(value_w: float | None, *, unit: bool = True) -> str:
+    """Power: 79.4 W, 612 W, 4,880 W."""
+    if value_w is None or not math.isfinite(value_w):
+        return NOT_MEASURED
+    return _with_unit(_plain(f"{value_w:,.{0 if abs(value_w) >= 100 else 1}f}"), "W", unit=unit)  # noqa: PLR2004 - digits
+
+
+def joules(value_j: float | None, *, unit: bool = True) -> str:
+    """Energy of one token, three digits: 0.412 J, 12.3 J."""
+    if value_j is None or not math.isfinite(value_j):
+        return NOT_MEASURED
+    decimals = 3 if abs(value_j) < 1 else 2 if abs(value_j) < 10 else 1  # noqa: PLR2004 - digits
+    return _with_unit(_plain(f"{value_j:,.{decimals}f}"), "J", unit=unit)
+
+
+def usd(value_usd: float | None) -> str:
+    """Dollars: $0.0312, $0.42, $12.30."""
+    if value_usd is None or not math.isfinite(value_usd):
+        return NOT_KNOWN
+    return f"${value_usd:,.{4 if 0 < abs(value_usd) < 0.1 else 2}f}"  # noqa: PLR2004 - digits
 
 
 def count(value: float | None) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 
-from gates.capacity import Capacity
+from gates.capacity import Capacity, Strategy
 from gates.cause import Cause
 from gates.estimate import Estimate
 from gates.margin import Proof
 from gates.prompt_lengths import prompt_lengths
 from gates.slo import Metric, Objective, ObjectiveResult
 from gates.verdict import LimitedBy, ProbeVerdict
+from reports.power import SpanPower
 from reports.run_directory import CauseRow, EngineKind, ObjectiveRow, ProbeRow, SweepDocument, WarmUp
 from traffic.schedule import Window
 from traffic.summary import cohort, nearest_rank, sample
@@ -28,8 +29,13 @@ def probe_row(
     purpose: Literal["search", "anchor", "single"],
     requests_file: str | None,
     is_proven: bool | None = None,
+    power: SpanPower | None = None,
+    server_start: int = 0,
 ) -> ProbeRow:
-    """The row of one window. is_proven: see `ProbeRow`."""
+    """The row of one window. is_proven, server_start: see `ProbeRow`.
+
+    power: of the part that ran, None where it is not measured.
+    """
     facts, summary = verdict.facts, verdict.summary
     members = [record for record in cohort(facts.records) if record.is_resolved]
     ttft, tpot = (sample(members, metric.of) for metric in (Metric.TTFT, Metric.TPOT))
@@ -48,7 +54,7 @@ def probe_row(
         is_proven=is_proven,
         is_valid=verdict.is_valid,
         invalid_reasons=list(verdict.invalid_reasons),
-        flags=list(verdict.flags),
+        flags=[*verdict.flags, *(() if power is None else power.flags)],
         limited_by=verdict.limited_by,
         stop=facts.stop,
         n=summary.n,
@@ -89,7 +95,22 @@ def probe_row(
         load_s=facts.load_s,
         saved_s=facts.saved_s,
         requests_file=requests_file,
+        server_start=server_start,
+        **power_fields(power, summary.output_tokens_per_s),
     )
+
+
+def power_fields(power: SpanPower | None, tokens_per_s: float | None) -> dict[str, Any]:
+    """What a row says of power. tokens_per_s: output tokens of the same seconds."""
+    if power is None:
+        return {}
+    return {
+        "energy_j": power.energy_j,
+        "power_mean_w": power.mean_w,
+        "power_coverage_share": power.coverage_share,
+        "joules_per_output_token": power.joules_per_token(tokens_per_s),
+        "throttle_reasons": None if power.held_down is None else sorted(power.held_down),
+    }
 
 
 def _over(result: ObjectiveResult | None) -> int | None:
@@ -122,6 +143,8 @@ def sweep_document(
     client_limit_rps: float | None = None,
     estimate: Estimate | None = None,
     proofs: Mapping[float, Proof | None] | None = None,
+    strategy: Strategy = Strategy.PUBLISHED,
+    earlier_warm_ups: Sequence[WarmUp] = (),
 ) -> SweepDocument:
     """The sweep's answer with its windows; causes: of the failed ones. client_limit_rps: see `SweepDocument`.
 
@@ -145,11 +168,14 @@ def sweep_document(
         verdict=capacity.verdict,
         tallies=[str(each) for each in capacity.tallies],
         contradictions_rps=list(capacity.contradictions),
+        strategy=strategy,
+        unclear_rps=list(capacity.unclear),
         limited_by=_limit_at(capacity.first_failed_rps, probes),
         cause=_cause_at(capacity.first_failed_rps, causes),
         causes=list(causes),
         client_limit_rps=client_limit_rps,
         warm_up=warm_up,
+        earlier_warm_ups=list(earlier_warm_ups),
         load_s=sum(row.load_s for row in probes),
         saved_s=sum(row.saved_s for row in probes),
         probes=list(probes),

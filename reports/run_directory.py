@@ -3,6 +3,10 @@
     runs/<label>/run.json            RunDocument
                  sweep.json          SweepDocument
                  engine.json         EngineDocument
+                 power.json, power.parquet   reports.power_document
+                 cost.json           reports.cost.CostDocument
+                 gates.json          reports.gates_document.GatesDocument
+                 text_gate.json      reports.text_document.TextDocument
                  probes/NN-RATE.parquet   a row per request (reports.requests)
     runs/<experiment>/experiment.json      ExperimentDocument
                       truth.json           TruthDocument, where the truth is known because it was hidden on purpose
@@ -20,7 +24,7 @@ from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gates.capacity import CapacityVerdict
+from gates.capacity import CapacityVerdict, Strategy
 from gates.verdict import LimitedBy, Outcome
 from traffic.errors import UsageError
 from traffic.probe import Stop
@@ -56,6 +60,8 @@ class ProbeRow(Document):
     outcome is null for an invalid probe. flags: what a reader should know of the window, though it decides nothing.
     is_proven: whether the margins of its rate's windows so far prove its outcome; null where they are too few to tell.
     concurrency is set, and rate_rps null, for a closed loop. requests_file is relative to the run directory.
+    energy_j ... throttle_reasons: of the GPUs together, null where power was not measured; see power.json.
+    server_start: servers that this run used before the one that was measured; above 0 where the run was resumed.
     """
 
     rate_rps: float | None
@@ -107,6 +113,12 @@ class ProbeRow(Document):
     load_s: float
     saved_s: float
     requests_file: str | None
+    server_start: int = 0
+    energy_j: float | None = None
+    power_mean_w: float | None = None
+    power_coverage_share: float | None = None
+    joules_per_output_token: float | None = None
+    throttle_reasons: list[str] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -132,13 +144,14 @@ class CauseRow(Document):
 class WarmUp(Document):
     """Blocks of one replayed schedule; warm when two successive ones agree within 3 % on mean TPOT.
 
-    rate_rps: null in a closed loop.
+    rate_rps: null in a closed loop. server_start: see `ProbeRow`.
     """
 
     is_warm: bool
     rate_rps: float | None
     block_s: float
     tpot_mean_s: list[float | None]
+    server_start: int = 0
 
 
 class SweepDocument(Document):
@@ -148,6 +161,10 @@ class SweepDocument(Document):
     highest rate proven to pass, proven_fail_rps the lowest proven to fail. None of them decides; null where the windows
     cannot say.
     client_limit_rps: the search ended there at the latest because the client can send no more; null where it did not.
+    strategy: how it searched, and what made a rate pass. unclear_rps: rates whose windows contradict each other to the
+    end, so that they bound nothing. warm_up: of the last server start; earlier_warm_ups: of those before it, where the
+    run was resumed and they got that far. withheld_capacity_rps: what the search found, where an accuracy gate that did
+    not pass forbids the claim; then capacity_rps and all that is said of it are null, and the windows stay.
     """
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
@@ -166,11 +183,15 @@ class SweepDocument(Document):
     verdict: CapacityVerdict
     tallies: list[str]
     contradictions_rps: list[float]
+    strategy: Strategy = Strategy.PUBLISHED
+    unclear_rps: list[float] = []
     limited_by: LimitedBy | None
     cause: str | None
     causes: list[CauseRow] = []
     client_limit_rps: float | None = None
     warm_up: WarmUp | None
+    earlier_warm_ups: list[WarmUp] = []
+    withheld_capacity_rps: float | None = None
     load_s: float
     saved_s: float
     probes: list[ProbeRow]
@@ -190,10 +211,13 @@ class EngineDocument(Document):
 
 
 class RunDocument(Document):
-    """What was run, with which settings, where and when. Times are UTC, ISO 8601."""
+    """What was run, with which settings, where and when. Times are UTC, ISO 8601.
+
+    resumed_utc: when it went on after a stop, each time with a new server start.
+    """
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
-    kind: Literal["sweep", "compare"]
+    kind: Literal["sweep", "compare", "gate"]
     label: str
     status: Status
     reason: str | None = None
@@ -202,6 +226,7 @@ class RunDocument(Document):
     config: Json
     environment: Json
     started_utc: str
+    resumed_utc: list[str] = []
     ended_utc: str | None
 
 
@@ -281,8 +306,12 @@ def read_document(path: Path, model: type[D]) -> D:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        faults = {".".join(str(part) for part in each["loc"]) or "the file": each for each in error.errors()}
+        version = faults.get("schema_version")
+        if version is not None and version["type"] == "less_than_equal":
+            what = f"schema_version {version['input']} is of a later version of slo-bench: upgrade to read it"
+            raise UsageError(f"{path} cannot be read: {what}") from None
+        where, first = next(iter(faults.items()))
         raise UsageError(f"{path} cannot be read: {where}: {first['msg']}") from None
 
 

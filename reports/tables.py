@@ -9,84 +9,20 @@ from itertools import chain
 from gates.effect import CONFIDENCE, EffectMetric, conclude, smallest_visible_share
 from reports import numbers
 from reports.arms import Arm, Experiment
-from reports.findings import effect_text, experiment_rows, mean_of, truth_verdict
+from reports.evidence import struck_because
+from reports.findings import effect_text, truth_verdict
 from reports.markdown import Align, code, escape, struck, table
 from reports.run_directory import Json, ProbeRow
 
-Cell = Callable[[float | None], str]
-
 NO_VALUE = "-"
-
-
-def end_to_end(experiment: Experiment) -> str:
-    """What users saw at the anchor rate: a row per measure, a column per arm."""
-    header = ["measure", *(code(arm.label) for arm in experiment.arms)]
-    rows = [
-        ["windows passed", *(_passed(experiment, arm) for arm in experiment.arms)],
-        ["requests in whole windows (n)", *(_n(experiment, arm) for arm in experiment.arms)],
-    ]
-    for name, value_of, cell in _MEASURES:
-        columns = [[value_of(row) for row in experiment_rows(experiment, arm)] for arm in experiment.arms]
-        rows.append([name, *(_over_windows(column, cell) for column in columns)])
-    rows.append(["send lag p99 (ms), worst window", *(_worst_lag(experiment, arm) for arm in experiment.arms)])
-    return table(header, rows, ["left", *_right(experiment.arms)])
 
 
 def _ms(value_s: float | None) -> str:
     return numbers.ms(value_s, unit=False)
 
 
-def _rate(value_rps: float | None) -> str:
-    return numbers.rate(value_rps, unit=False)
-
-
-def _tokens(value: float | None) -> str:
-    return numbers.tokens_per_s(value, unit=False)
-
-
-_MEASURES: tuple[tuple[str, Callable[[ProbeRow], float | None], Cell], ...] = (
-    ("TTFT p50 (ms)", lambda row: row.ttft_p50_s, _ms),
-    ("TTFT p99 (ms)", lambda row: row.ttft_p99_s, _ms),
-    ("TTFT mean (ms)", lambda row: row.ttft_mean_s, _ms),
-    ("TPOT p50 (ms)", lambda row: row.tpot_p50_s, _ms),
-    ("TPOT p99 (ms)", lambda row: row.tpot_p99_s, _ms),
-    ("TPOT mean (ms)", lambda row: row.tpot_mean_s, _ms),
-    ("goodput (req/s)", lambda row: row.goodput_rps, _rate),
-    ("output tokens/s (set by the arrival rate)", lambda row: row.output_tokens_per_s, _tokens),
-    ("output tokens per request", lambda row: row.output_tokens_mean, numbers.count),
-)
-
-
 def _right(columns: Sequence[object]) -> list[Align]:
     return ["right" for _ in columns]
-
-
-def _passed(experiment: Experiment, arm: Arm) -> str:
-    windows = arm.at(experiment.document.anchor_rps)
-    notes = [f"{numbers.count(len(windows.cut))} ended early, not below"] if windows.cut else []
-    if windows.invalid:
-        notes.append(f"{numbers.count(len(windows.invalid))} invalid")
-    return "; ".join([numbers.of(windows.passed, windows.valid), *notes])
-
-
-def _n(experiment: Experiment, arm: Arm) -> str:
-    rows = experiment_rows(experiment, arm)
-    return numbers.count(sum(row.n for row in rows)) if rows else numbers.NOT_MEASURED
-
-
-def _over_windows(values: Sequence[float | None], cell: Cell) -> str:
-    """The mean of the windows, and the lowest and highest where there are several."""
-    centre = cell(mean_of(values))
-    known = [value for value in values if value is not None]
-    if len(known) != len(values):
-        return f"{numbers.NOT_MEASURED} in {numbers.of(len(values) - len(known), len(values))}"
-    lowest, highest = cell(min(known, default=None)), cell(max(known, default=None))
-    return centre if lowest == highest else f"{centre} ({lowest} to {highest})"
-
-
-def _worst_lag(experiment: Experiment, arm: Arm) -> str:
-    lags = [row.send_lag_p99_s for row in experiment_rows(experiment, arm) if row.send_lag_p99_s is not None]
-    return _ms(max(lags, default=None))
 
 
 def effects(experiment: Experiment) -> str:
@@ -95,11 +31,16 @@ def effects(experiment: Experiment) -> str:
     header = ["arm", "measure", f"effect ({interval})", f"drift ({interval})", "smallest visible", "finding"]
     rows = []
     for arm in experiment.compared:
-        for metric in EffectMetric:
+        why_not = struck_because(experiment, arm)
+        for metric in (*EffectMetric, *experiment.spent_metrics):
             effect, drift = experiment.effect(arm, metric), experiment.drift(metric)
             visible = numbers.share(smallest_visible_share(effect, drift))
             finding = conclude(effect, drift)
-            rows.append([code(arm.label), metric, effect_text(effect), effect_text(drift), visible, finding])
+            told = [effect_text(effect), effect_text(drift), visible]
+            if why_not is None:
+                rows.append([code(arm.label), metric, *told, finding])
+            else:
+                rows.append([code(arm.label), metric, *map(struck, told), f"no result: {escape(why_not)}"])
     return table(header, rows, ["left", "left", "right", "right", "right", "left"])
 
 

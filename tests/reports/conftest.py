@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import note_scenarios
 import pytest
 
 from gates.capacity import Capacity, CapacityVerdict, Observation, conclude
@@ -203,3 +204,16 @@ def write(tmp_path: Path) -> Write:
 def small(tmp_path: Path) -> Path:
     """The small experiment."""
     return write_documents(tmp_path / "small", small_documents())
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes an experiment of `note_scenarios` by its name."""
+
+    def make(name: str) -> Path:
+        directory = write_documents(tmp_path / name, getattr(note_scenarios, name)(small_documents()))
+        if name == "real_effect":
+            note_scenarios.write_samples_of(directory)
+        return directory
+
+    return make

@@ -12,7 +12,8 @@ from PIL import Image
 
 from gates.effect import Effect, EffectMetric
 from reports.arms import Arm, read_experiment
-from reports.figures import COLOURS, effects_figure, figure_bytes, rates_figure
+from reports.figure_style import COLOURS, figure_bytes
+from reports.figures import effects_figure, rates_figure
 
 TPOT = EffectMetric.TPOT_MEAN
 DRIFT = Effect(TPOT, 0.006, (0.002, 0.010), 3, 0)
@@ -81,6 +82,7 @@ def test_a_percentile_on_a_failure_is_drawn_at_the_upper_edge(arms: tuple[Arm, .
     assert not line.get_clip_on()
 
 
+@pytest.mark.process
 def test_the_same_input_gives_the_same_bytes_whatever_the_users_style(arms: tuple[Arm, ...]) -> None:
     first = figure_bytes(rates_figure(arms[:1]), "svg")
     picture = figure_bytes(effects_figure({"x": DRIFT}, None, mark=""), "png")

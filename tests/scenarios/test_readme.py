@@ -13,24 +13,33 @@ from slo_bench.cli import COMMANDS, main
 from slo_bench.options import parser
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-BLOCK = re.compile(r"(<!-- output: (?P<command>.*) -->\n```text\n)(?P<shown>.*?)(\n```)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- output: (?P<command>[^\n]*) -->\n```text\n)(?P<shown>.*?)(\n```)", re.DOTALL)
+
+
+COMMANDS_SHOWN = [found["command"] for found in BLOCK.finditer(README.read_text())]
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("command", COMMANDS_SHOWN)
 def test_the_output_in_the_readme_is_the_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = README.read_text()
-    block = BLOCK.search(text)
-    assert block is not None
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main(shlex.split(block["command"])[1:]) == 0
-    printed = capsys.readouterr().err.strip()
+    block = next(found for found in BLOCK.finditer(text) if found["command"] == command)
+    words = shlex.split(command)[1:]
+    monkeypatch.chdir(README.parent if words[0] == "report" else tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    printed = "\n".join(line.rstrip() for line in (shown.err + shown.out).strip().splitlines())
     if os.environ.get("SLO_BENCH_GOLDEN") == "write":
         README.write_text(text[: block.start("shown")] + printed + text[block.end("shown") :])
     else:
         assert block["shown"] == printed
+
+
+def test_it_shows_a_session_and_a_sweep() -> None:
+    assert [shlex.split(command)[1] for command in COMMANDS_SHOWN] == ["report", "sweep"]
 
 
 def test_every_command_and_flag_that_the_readme_names_exists() -> None:

@@ -1,0 +1,1 @@
+"""Notes, pages and summaries of finished runs, from their directories alone."""
