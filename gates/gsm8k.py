@@ -103,6 +103,6 @@ def token_budget(max_model_len: int | None, prompt_tokens: int, wanted: int = TO
     if budget < LEAST_TOKEN_BUDGET:
         raise UsageError(
             f"GSM8K answers need at least {LEAST_TOKEN_BUDGET} tokens, but there are {max(0, budget)} beside a prompt "
-            f"of {prompt_tokens}: give the model a longer context or skip the accuracy gate"
+            f"of {prompt_tokens}: give the model a longer context, or a sweep --gate none"
         )
     return budget

@@ -7,14 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from gates.cause import Cause, cause
-from gates.referee import SloReferee
+from gates.referee import RateSoFar, SloReferee
 from gates.slo import Metric, Objective, drain_limit_s
 from gates.validity import Bounds
 from gates.verdict import ProbeVerdict
+from reports.power import SpanPower
 from reports.run_directory import WarmUp
 from slo_bench.calibration import corrected, token_ratio
 from slo_bench.hosts import EngineFacts, RunningHost
 from slo_bench.judgement import judge_window
+from slo_bench.power.measuring import Power
 from slo_bench.scrape import Scraper
 from traffic.arrivals import POISSON, Arrivals
 from traffic.chat_dataset import ChatDataset, CountTokens
@@ -116,29 +118,38 @@ class Bench:
         text: TokenRatio | None,
         scraper: Scraper | None = None,
         workers: Dispatch | None = None,
+        *,
+        power: Power | None = None,
     ) -> None:
         self.running = running
         self.load = load
         self.text = text
         self.scraper = scraper
         self.workers = workers
+        self._power = power
         self.warm_e2e_s: float | None = None  # mean end-to-end latency of the last warm-up
         self._attempts: dict[tuple[float, int], int] = {}
         self._is_corrected = False
 
     @classmethod
     async def prepare(
-        cls, running: RunningHost, load: Load, scraper: Scraper | None = None, workers: Dispatch | None = None
+        cls,
+        running: RunningHost,
+        load: Load,
+        scraper: Scraper | None = None,
+        workers: Dispatch | None = None,
+        *,
+        power: Power | None = None,
     ) -> Bench:
         """Check that the load fits the engine and learn how long its prompts are.
 
-        scraper: who watches the server. workers: who sends open loops, None for this process.
+        scraper: who watches the server. workers: who sends open loops, None for this process. power: what reads it.
         """
         check_fits(load, running.facts)
         text = await token_ratio(
             running, load.workload, seed=load.seed, length_scale=load.length_scale, tokenizer=load.tokenizer
         )
-        bench = cls(running, load.measured(text), text, scraper, workers)
+        bench = cls(running, load.measured(text), text, scraper, workers, power=power)
         check_fits(bench.load, running.facts)
         return bench
 
@@ -150,6 +161,10 @@ class Bench:
     def explain(self, verdict: ProbeVerdict) -> Cause | None:
         """Why a window failed; None for one that passed."""
         return None if verdict.limited_by is None else cause(verdict, self.samples, self.running.facts.limits)
+
+    def power(self, verdict: ProbeVerdict) -> SpanPower | None:
+        """What the GPUs drew in a window that has ended, kept for power.json too; None where it is not measured."""
+        return None if self._power is None else self._power.window(verdict)
 
     def _judged(self, facts: ProbeFacts) -> ProbeVerdict:
         load = self.load
@@ -201,11 +216,15 @@ class Bench:
         duration_s: float,
         *,
         can_end_early: bool = True,
+        so_far: RateSoFar | None = None,
         observe: Callable[[Progress, Sequence[int]], None] = lambda _progress, _over: None,
     ) -> ProbeVerdict:
-        """Measure one window and leave the server idle. Raises EngineError when the engine dies or does not rest."""
+        """Measure one window and leave the server idle. Raises EngineError when the engine dies or does not rest.
+
+        so_far: see `SloReferee`.
+        """
         schedule = self.schedule(rate_rps, repeat, duration_s, self.load.ramp_s)
-        referee = SloReferee(self.load.slo, schedule)
+        referee = SloReferee(self.load.slo, schedule, so_far)
         self.running.compilations()  # what came before belongs to no window
         with _undisturbed():
             facts = await run_probe(

@@ -15,6 +15,7 @@ from typing import Any
 
 import slo_bench
 from slo_bench.options import Options, load
+from slo_bench.stopped import Stopped
 from traffic.errors import EngineError, InvalidMeasurement, SloBenchError, UsageError
 from traffic.file_limit import raise_file_limit
 from traffic.virtual_time import VirtualLoop
@@ -58,11 +59,30 @@ def _experiment() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, in
     return ExperimentOptions, experiment
 
 
+def _gate() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.accuracy.command import GateOptions, gate
+
+    return GateOptions, gate
+
+
+def _report() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.report.command import report
+    from slo_bench.report.options import ReportOptions
+
+    return ReportOptions, report
+
+
 def _simulate() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
     from slo_bench.config import SimulateOptions
     from slo_bench.simulate.command import simulate
 
     return SimulateOptions, simulate
+
+
+def _advise() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.moe.advise import AdviseOptions, advise
+
+    return AdviseOptions, advise
 
 
 def _doctor() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
@@ -84,6 +104,11 @@ COMMANDS = {
     "probe": Command("Measure one request rate, or one closed loop.", _probe),
     "compare": Command("Tell whether a change is real: two arms at one rate, block by block in turn.", _compare),
     "experiment": Command("Run a plan: arms in order, the first again at the end, one lab note.", _experiment),
+    "gate": Command("Ask an engine the items of GSM8K, some at a time, and say whether it answers worse.", _gate),
+    "report": Command(
+        "Say what finished runs found: table, note, page, summary; or whether it became slower.", _report
+    ),
+    "advise": Command("Answer vLLM's warning about a default MoE config, as far as that goes without a GPU.", _advise),
     "simulate": Command("Serve the simulated engine as an OpenAI-compatible server.", _simulate),
     "doctor": Command("See what this client can send, and whether host and GPU are fit to measure.", _doctor),
     "demo": Command("See it work without a server: four SIMULATED arms, one lab note, truth beside finding.", _demo),
@@ -91,7 +116,7 @@ COMMANDS = {
 
 EPILOGUE = """\
 Options can also stand in slo-bench.toml or in the environment: --sweep-start is SLO_BENCH_SWEEP_START.
-Exit codes: 0 done, 1 no rate passed, 2 usage, 3 measurement invalid, 4 engine trouble, 5 inconclusive."""
+Exit codes: 0 done, 1 no rate or no gate passed, 2 usage, 3 measurement invalid, 4 engine trouble, 5 inconclusive."""
 
 
 def overview() -> str:
@@ -182,8 +207,10 @@ def run_with_signals(work: Callable[[], Coroutine[Any, Any, int]], *, is_virtual
     with asyncio.Runner(loop_factory=VirtualLoop if is_virtual else _real_loop) as runner:
         try:
             return runner.run(with_handlers())
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Stopped) as stop:
             if not caught:
                 raise
-    print(f"slo-bench: stopped by {signal.Signals(caught[0]).name}; what was measured is kept", file=sys.stderr)
+            go_on = f"; go on with: {stop.command}" if isinstance(stop, Stopped) else ""
+    name = signal.Signals(caught[0]).name
+    print(f"slo-bench: stopped by {name}; what was measured is kept{go_on}", file=sys.stderr)
     return codes[signal.Signals(caught[0])]

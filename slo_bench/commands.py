@@ -7,11 +7,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gates.capacity import CapacityVerdict, rate_text
+from gates.capacity import CapacityVerdict, Strategy, rate_text
 from gates.slo import Objective
 from gates.verdict import ProbeVerdict
 from reports.rows import probe_row
-from reports.run_directory import SweepDocument, to_json
+from reports.run_directory import ProbeRow, SweepDocument, to_json
+from reports.spending import price_text, spending_lines, window_power_line
+from slo_bench.accuracy.after_sweep import after_sweep, gate_line, sweep_gate
 from slo_bench.bench import Bench, Load
 from slo_bench.config import LoadOptions, ProbeOptions, SweepOptions
 from slo_bench.doctor.client_limit import client_limit
@@ -21,10 +23,17 @@ from slo_bench.environment import command_line
 from slo_bench.load_workers import load_workers
 from slo_bench.modes import mode_named
 from slo_bench.open_files import file_warning
+from slo_bench.passport import data_checksums
+from slo_bench.power.measuring import measuring
+from slo_bench.power.source import power_source
+from slo_bench.resume import check_unused, earlier_part, taken_up
 from slo_bench.run import RunRecord, run_sweep
 from slo_bench.scrape import watching
+from slo_bench.stopped import resumable
 from slo_bench.store import RunStore, free_name, write_text
+from slo_bench.surroundings import surroundings
 from slo_bench.sweep import SweepPlan
+from slo_bench.traffic_options import TrafficOptions
 from slo_bench.view import SweepView, window_line
 from traffic.chat_dataset import ChatDataset
 from traffic.errors import UsageError
@@ -72,8 +81,8 @@ def say_rows(load: Load, rate_rps: float | None, duration_s: float, say: Callabl
         say(load.workload.needed(round(rate_rps * load.longest_probe_s(duration_s))))
 
 
-def forecast(plan: SweepPlan) -> str:
-    """What is about to be measured, in one line."""
+def forecast(plan: SweepPlan, usd_per_hour: float | None = None) -> str:
+    """What is about to be measured, in one line. usd_per_hour: None where the price is not known."""
     slo = ", ".join(f"p{each.percentile} {each.metric} ≤ {each.limit_s * 1000:g} ms" for each in plan.load.slo)
     up, down = (plan.longest_minutes(start_passes=passes) for passes in (True, False))
     minutes = f"{up:.0f} minutes"
@@ -81,7 +90,7 @@ def forecast(plan: SweepPlan) -> str:
         minutes += f" ({down:.0f} if {rate_text(plan.search.start_rps)} req/s fails)"
     return (
         f"{plan.label}: {plan.load.workload.name}, {slo}; at most {plan.most_windows} windows of "
-        f"{plan.mode.duration_s:g} s in {minutes}; price per hour not known"
+        f"{plan.mode.duration_s:g} s in {minutes}; {price_text(usd_per_hour, max(up, down))}"
     )
 
 
@@ -95,38 +104,63 @@ def warn_of_files(options: EngineOptions, load: Load, rate_rps: float | None, sa
 
 
 async def sweep(options: SweepOptions) -> int:
-    """`slo-bench sweep`: 0 with a capacity, 1 when nothing passed, 5 when the time ran out."""
+    """`slo-bench sweep`: 0 with a capacity, else as `exit_code` says."""
     plan = sweep_plan(options)
     store = RunStore(options.runs_dir / plan.label)
-    store.check_unused()
+    record = run_record(plan.label, options, plan.load.slo)
+    earlier = None
+    if options.resume:
+        earlier = earlier_part(store, record, plan.load.slo)
+    else:
+        check_unused(store, record)
     with SweepView(plan.load.slo, marks=marks(options, is_smoke=plan.mode.is_smoke)) as view:
-        limit = client_limit(options, plan.load, view.say)
-        plan = plan if limit is None else plan.within(limit)
-        view.say(forecast(plan))
-        view.say(load_line(plan.load))
-        say_rows(plan.load, plan.search.start_rps, plan.mode.duration_s, view.say)
-        warn_of_files(options, plan.load, plan.search.ceiling_rps, view.say)
-        if options.dry_run:
-            return 0
-        confirm(options, is_agreed=options.yes)
-        host = host_for(options, log_path=store.directory / "engine.log", say=view.say)
-        document = await run_sweep(host, plan, store, view, record=run_record(plan.label, options, plan.load.slo))
+        document = None if earlier is None else earlier.answer
+        if document is None:
+            plan = _announced(options, plan, view)
+            if options.dry_run:
+                return 0
+            gate = sweep_gate(options)
+            confirm(options, is_agreed=options.yes)
+            earlier = taken_up(store, earlier, view.say)
+            start = 0 if earlier is None else earlier.server_start
+            host = host_for(options, log_path=store.directory / "engine.log", say=view.say, start=start)
+            check, then = (None, None) if gate is None else after_sweep(gate, view.say)
+            with resumable(store.directory / "run.json", [] if options.label else ["--label", plan.label]):
+                document = await run_sweep(
+                    host, plan, store, view, record=record, earlier=earlier, check=check, then=then
+                )
+        else:
+            view.say(f"{plan.label} is done: nothing is left to measure")
         for line in answer(document, store):
             view.say(line)
     return exit_code(document)
 
 
+def _announced(options: SweepOptions, plan: SweepPlan, view: SweepView) -> SweepPlan:
+    """Say what is about to happen; the plan with no rate above what this client can send."""
+    limit = client_limit(options, plan.load, view.say)
+    plan = plan if limit is None else plan.within(limit)
+    view.say(forecast(plan, options.usd_per_hour))
+    view.say(load_line(plan.load))
+    say_rows(plan.load, plan.search.start_rps, plan.mode.duration_s, view.say)
+    if (line := gate_line(options)) is not None:
+        view.say(line)
+    warn_of_files(options, plan.load, plan.search.ceiling_rps, view.say)
+    return plan
+
+
 def run_record(label: str, options: EngineOptions, slo: Sequence[Objective]) -> RunRecord:
     """What run.json says of a run with these options."""
     seed = int(getattr(options, "seed", 0))
-    return RunRecord(label, options.engine_kind(), seed, recorded(options, slo))
+    return RunRecord(label, options.engine_kind(), seed, recorded(options, slo), around=surroundings(options))
 
 
 def recorded(options: EngineOptions, slo: Sequence[Objective]) -> dict[str, object]:
     """The options as they are written down: no secret, and the command that was typed."""
-    values = options.model_dump(mode="json", exclude={"api_key", "header"})
+    values = options.model_dump(mode="json", exclude={"api_key", "header", "resume"})
     names = [header.partition(":")[0] for header in options.header]
-    return {**values, "header_names": names, "objectives": [str(each) for each in slo], "command": command_line()}
+    written = {**values, "header_names": names, "objectives": [str(each) for each in slo], "command": command_line()}
+    return {**written, "data_checksums": data_checksums(options)} if isinstance(options, TrafficOptions) else written
 
 
 def answer(document: SweepDocument, store: RunStore) -> list[str]:
@@ -143,6 +177,8 @@ def answer(document: SweepDocument, store: RunStore) -> list[str]:
         CapacityVerdict.AT_LEAST: f"capacity: at least {rate}; everything passed, {go_on}",
         CapacityVerdict.NONE: "capacity: none; no rate passed",
         CapacityVerdict.UNFINISHED: f"capacity: unfinished, {rate} so far; raise --max-minutes",
+        CapacityVerdict.GATE_FAILED: "capacity: none claimed; the accuracy gate failed, see gates.json",
+        CapacityVerdict.GATE_INCONCLUSIVE: "capacity: none claimed; the accuracy gate is inconclusive, see gates.json",
     }[document.verdict]
     limited = "nothing failed" if document.first_failed_rps is None else f"limited by {document.limited_by}"
     if document.first_failed_rps is not None:
@@ -151,10 +187,15 @@ def answer(document: SweepDocument, store: RunStore) -> list[str]:
     lines += _why(document)
     if document.warm_up is not None and not document.warm_up.is_warm:
         lines.append("not warm: warm-up blocks did not agree within 3 %, the first windows may be too slow")
+    starts = {row.server_start for row in document.probes}
+    if len(starts) > 1:
+        lines.append(f"resumed: windows come from {len(starts)} starts of the server, each with an offset of its own")
     if document.contradictions_rps:
         rates = ", ".join(rate_text(each) for each in document.contradictions_rps)
         lines.append(f"contradiction: {rates} req/s passed although a lower rate failed")
-    return [*lines, f"files: {store.directory}"]
+    if document.strategy is Strategy.ECONOMICAL and (mixed := _mixed(document)):
+        lines.append(f"windows of one rate contradict each other: {'; '.join(mixed)}")
+    return [*lines, *spending_lines(store.directory, document), f"files: {store.directory}"]
 
 
 def _estimate(document: SweepDocument) -> list[str]:
@@ -179,35 +220,62 @@ def _why(document: SweepDocument) -> list[str]:
     return [f"cause: {': '.join([rows[0].kind, *evidence])}", *(f"hit most: {each}" for each in rows[0].classes[:1])]
 
 
+def _mixed(document: SweepDocument) -> list[str]:
+    """Rates at which windows passed and failed, other than the ends of the bracket, which are printed anyway."""
+    seen: dict[float, list[bool]] = {}
+    for row in document.probes:
+        if row.purpose == "search" and row.outcome is not None and row.rate_rps is not None:
+            seen.setdefault(row.rate_rps, []).append(row.outcome.passed)
+    ends = (document.capacity_rps, document.first_failed_rps)
+    return [
+        f"{rate_text(rate_rps)}: {sum(passed)} of {len(passed)}{', unclear' * (rate_rps in document.unclear_rps)}"
+        for rate_rps, passed in sorted(seen.items())
+        if rate_rps not in ends and 0 < sum(passed) < len(passed)
+    ]
+
+
 def _resolution(document: SweepDocument) -> str:
     share = document.resolution_share
     return "" if share is None else f"resolution {share:.1%}".replace("%", " %")
 
 
 def exit_code(document: SweepDocument) -> int:
-    """0 with an answer, 1 when nothing passed, 5 when the time ran out before one."""
-    return {CapacityVerdict.NONE: 1, CapacityVerdict.UNFINISHED: 5}.get(document.verdict, 0)
+    """0 with an answer, 1 when nothing passed or the gate failed, 3 when that is inconclusive, 5 when time ran out."""
+    codes = {
+        CapacityVerdict.NONE: 1,
+        CapacityVerdict.GATE_FAILED: 1,
+        CapacityVerdict.GATE_INCONCLUSIVE: 3,
+        CapacityVerdict.UNFINISHED: 5,
+    }
+    return codes.get(document.verdict, 0)
 
 
-async def _one_window(options: ProbeOptions, load: Load, view: SweepView) -> ProbeVerdict:
+async def _one_window(options: ProbeOptions, load: Load, view: SweepView) -> tuple[ProbeVerdict, ProbeRow]:
     """Measure what `slo-bench probe` asks for; a server started for it logs beside the output, else nowhere lasting."""
     with tempfile.TemporaryDirectory(prefix="slo-bench-") as scratch:
         log_path = Path(scratch) / "engine.log" if options.output is None else options.output.with_suffix(".engine.log")
         host = host_for(options, log_path=log_path, say=view.say)
         async with (
+            measuring(power_source(options)) as power,
             host as running,
             watching(running.look()) as scraper,
             load_workers(running, load.workers) as workers,
         ):
-            bench = await Bench.prepare(running, load, scraper, workers)
+            power.server_is_up()
+            bench = await Bench.prepare(running, load, scraper, workers, power=power)
             if running.facts.kind == "attached":  # a probe has no engine.json that would tell
                 view.say(f"--text-salt {running.facts.start} sends these prompts again")
             rate_rps = options.the_rate_rps()
             if rate_rps is None:
-                return await bench.closed_loop(options.concurrency or 1, options.repeat, options.duration)
-            return await bench.window(
-                rate_rps, options.repeat, options.duration, can_end_early=False, observe=view.progress
-            )
+                verdict = await bench.closed_loop(options.concurrency or 1, options.repeat, options.duration)
+            else:
+                verdict = await bench.window(
+                    rate_rps, options.repeat, options.duration, can_end_early=False, observe=view.progress
+                )
+            row = probe_row(verdict, purpose="single", requests_file=None, power=bench.power(verdict))
+            view.say(window_line(verdict, row))
+            view.say(window_power_line(row, power.document()))
+            return verdict, row
 
 
 async def probe(options: ProbeOptions) -> int:
@@ -234,9 +302,9 @@ async def probe(options: ProbeOptions) -> int:
         if rate_rps is not None and (limit := client_limit(options, load, view.say)) is not None:
             limit.check(rate_rps)
         warn_of_files(options, load, rate_rps, view.say)
-        verdict = await _one_window(options, load, view)
-        row = probe_row(verdict, purpose="single", requests_file=None)
-        view.say(window_line(verdict, row))
+        if options.usd_per_hour is not None:
+            view.say(f"cost: {price_text(options.usd_per_hour, load.longest_probe_s(options.duration) / 60)}")
+        verdict, row = await _one_window(options, load, view)
     if options.output is not None:
         write_text(options.output, to_json(row))
     if options.json_:

@@ -9,7 +9,8 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 
 from gates.slo import DEFAULT_SLO, Metric, Objective, parse_objective
-from slo_bench.engine_options import ENGINE, LOAD, option
+from slo_bench.accuracy.options import SweepGateOptions
+from slo_bench.engine_options import ENGINE, LOAD, POWER, option
 from slo_bench.modes import Mode, mode_named
 from slo_bench.options import Options, StringList
 from slo_bench.search import SearchSettings
@@ -39,6 +40,9 @@ class LoadOptions(TrafficOptions):
     load_workers: int = option(
         1, "processes of this machine that send one load; more where one of them is late", group=LOAD, metavar="N", ge=1
     )
+    usd_per_hour: float | None = option(
+        None, "price of the whole machine: dollars per run, per million output tokens", group=POWER, metavar="USD", gt=0
+    )
 
     @model_validator(mode="after")
     def _can_be_shared(self) -> LoadOptions:
@@ -63,7 +67,7 @@ class LoadOptions(TrafficOptions):
         return tuple(each for each in DEFAULT_SLO if each.metric not in metrics) + tuple(given)
 
 
-class SweepOptions(LoadOptions):
+class SweepOptions(LoadOptions, SweepGateOptions):
     """Options of `slo-bench sweep`."""
 
     label: str | None = option(None, "name of the run (default: sweep-N)", group=_RUN)
@@ -71,6 +75,12 @@ class SweepOptions(LoadOptions):
         "quick",
         "smoke: minutes, p90, not a measurement; quick: the published method; full: 300-second probes, three repeats",
         group=_RUN,
+    )
+    strategy: Literal["published", "economical"] | None = option(
+        None,
+        "published: windows of one length, all must pass; economical: short ones far from the boundary, windows of a "
+        "rate judged together (mode smoke and quick: published, full: economical)",
+        group=_SEARCH,
     )
     sweep_start: float = option(8.0, "first request rate, req/s", group=_SEARCH, metavar="RATE")
     sweep_growth: float = option(1.25, "factor from rate to rate while all pass", group=_SEARCH, metavar="FACTOR")
@@ -91,6 +101,9 @@ class SweepOptions(LoadOptions):
     )
     max_minutes: float | None = option(None, "end the search after this time", group=_RUN, metavar="N", gt=0)
     runs_dir: Path = option(Path("runs"), "where run directories are made", group=_RUN, metavar="DIR")
+    resume: bool = option(
+        default=False, description="go on with the run --label where it stopped; give the same options", group=_RUN
+    )
     dry_run: bool = option(
         default=False, description="print what would be measured and how long, then stop", group=_RUN
     )
@@ -103,10 +116,20 @@ class SweepOptions(LoadOptions):
             raise ValueError("a label is one name of letters, digits, '.', '_' and '-'")
         return label
 
+    @model_validator(mode="after")
+    def _names_what_goes_on(self) -> SweepOptions:
+        if self.resume and self.label is None:
+            raise ValueError("--resume needs the --label of the run that goes on")
+        return self
+
     def the_mode(self) -> Mode:
         """The mode with the options that override it."""
         return mode_named(self.mode).overridden(
-            duration_s=self.duration, ramp_s=self.ramp, resolution_share=self.resolution, repeats=self.repeats
+            duration_s=self.duration,
+            ramp_s=self.ramp,
+            resolution_share=self.resolution,
+            repeats=self.repeats,
+            strategy=self.strategy,
         )
 
     def search(self) -> SearchSettings:

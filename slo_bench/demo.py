@@ -23,9 +23,11 @@ from slo_bench.config import DemoOptions
 from slo_bench.experiment.arms import Arm, Experiment, run_experiment
 from slo_bench.hosts.simulated import SimulatedHost
 from slo_bench.modes import Mode, mode_named
+from slo_bench.power.measuring import SIMULATED, PowerSource
 from slo_bench.run import RunRecord
 from slo_bench.search import SearchSettings
 from slo_bench.store import RunStore, free_name, write_text
+from slo_bench.surroundings import Surroundings
 from slo_bench.sweep import SweepPlan
 from slo_bench.view import SweepView
 from traffic.arrivals import POISSON
@@ -139,7 +141,7 @@ def _arm(hidden: Hidden, plan: SweepPlan) -> Arm:
         "command": ["slo-bench", "demo", "--seed", str(seed)],
     }
     return Arm(
-        record=RunRecord(hidden.label, "simulated", seed, config),
+        record=RunRecord(hidden.label, "simulated", seed, config, around=Surroundings(PowerSource(reason=SIMULATED))),
         host=lambda start: SimulatedHost(hidden.settings, seed=seed, start=start),
     )
 

@@ -31,7 +31,7 @@ def option(
     return Field(default, description=description, json_schema_extra=extra, **bounds)
 
 
-ENGINE, START, LEVERS, LOAD = "engine", "start a server", "levers of vLLM", "load"
+ENGINE, START, LEVERS, LOAD, POWER = "engine", "start a server", "levers of vLLM", "load", "power and price"
 
 
 class EngineOptions(Options):
@@ -119,6 +119,17 @@ class EngineOptions(Options):
     max_model_len: int | None = option(None, "context limit, tokens", group=LEVERS, metavar="N", gt=0)
     moe_backend: str | None = option(None, "triton, deep_gemm, ...", group=LEVERS, metavar="NAME")
 
+    dcgm_url: str | None = option(
+        None, "read power from a dcgm-exporter's page, for a server on another machine", group=POWER, metavar="URL"
+    )
+    power_gpu: StringList = option(
+        [],
+        "GPU whose power is the server's: UUID or its beginning, the driver's number, or all; repeatable (default: "
+        "those that a server started here uses)",
+        group=POWER,
+        metavar="GPU",
+    )
+
     @field_validator("tuned_moe_dir", "vllm_python", "ca_file")
     @classmethod
     def _home(cls, path: Path | None) -> Path | None:
@@ -140,6 +151,13 @@ class EngineOptions(Options):
                 raise ValueError(f"{pair.partition('=')[0]!r} is not NAME=VALUE")
         return pairs
 
+    @field_validator("dcgm_url")
+    @classmethod
+    def _page(cls, url: str | None) -> str | None:
+        if url is not None and not re.match(r"https?://[^/]", url):
+            raise ValueError("give the page's address, like http://gpu-host:9400/metrics")
+        return url
+
     @field_validator("extra_body")
     @classmethod
     def _json_object(cls, text: str | None) -> str | None:
@@ -158,6 +176,8 @@ class EngineOptions(Options):
         if kind != "vllm" and given:
             flags = ", ".join("--" + name.replace("_", "-") for name in given)
             raise UsageError(f"{flags} would change nothing: only a server that is started here takes it")
+        if kind == "simulated" and (self.dcgm_url is not None or self.power_gpu):
+            raise UsageError("--dcgm-url and --power-gpu would change nothing: the simulated engine draws no power")
         if kind != "attached" and self.text_salt is not None:
             raise UsageError("--text-salt would change nothing: a server that is started here has seen no prompt")
         return kind

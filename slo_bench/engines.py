@@ -13,18 +13,24 @@ from typing import Any
 
 from slo_bench.engine_options import EngineOptions
 from slo_bench.hosts import Host
+from slo_bench.simulate.answers import ANSWER_SETTINGS, known_answers
 from traffic.errors import UsageError
 from traffic.randomness import fresh_key
 from traffic.step_model import EngineSettings
 
 
 def simulated_settings(pairs: Sequence[str], base: EngineSettings | None = None) -> EngineSettings:
-    """Settings of the simulated engine from NAME=VALUE. Raises UsageError that lists the names."""
+    """Settings of the simulated engine from NAME=VALUE. Raises UsageError that lists the names.
+
+    What it knows by heart is none of them; see `slo_bench.simulate.answers`.
+    """
     settings = EngineSettings() if base is None else base
     kinds = typing.get_type_hints(EngineSettings)
     changes: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
+        if name in ANSWER_SETTINGS and equals:
+            continue
         if not equals or name not in kinds:
             raise UsageError(f"--simulated {pair}: give NAME=VALUE; names are {', '.join(kinds)}")
         try:
@@ -65,7 +71,8 @@ def host_for(
         from slo_bench.hosts.simulated import SimulatedHost
 
         seed = int(getattr(options, "seed", 0))
-        return SimulatedHost(simulated_settings(options.simulated), seed=seed, start=start)
+        settings, known = simulated_settings(options.simulated), known_answers(options.simulated)
+        return SimulatedHost(settings, seed=seed, start=start, known=known)
     if kind == "attached":
         from slo_bench.hosts.attached import AttachedHost
 

@@ -80,13 +80,13 @@ def parser(model: type[Options], prog: str, description: str) -> argparse.Argume
 def _usage(model: type[Options], prog: str) -> str:
     extras = {name: field.json_schema_extra for name, field in model.model_fields.items()}
     named = [name for name, extra in extras.items() if isinstance(extra, dict) and extra.get("is_positional")]
-    words = [prog, *(_metavar(name, model.model_fields[name]) for name in named), "[options]"]
+    words = [prog, *(metavar_of(name, model.model_fields[name]) for name in named), "[options]"]
     return " ".join([*words, "[-- ARGUMENTS FOR vllm serve]"] if "vllm_arg" in model.model_fields else words)
 
 
 def _add(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    kind = _plain(field.annotation)
+    kind = plain_type(field.annotation)
     text = (field.description or "").replace("%", "%%")
     if kind is bool and field.default is None:
         both = argparse.BooleanOptionalAction
@@ -96,7 +96,8 @@ def _add(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
         group.add_argument(flag(name), dest=name, action="store_true", default=argparse.SUPPRESS, help=text)
         return
     if extra.get("is_positional"):
-        group.add_argument(name, nargs="?", default=argparse.SUPPRESS, help=text, metavar=_metavar(name, field))
+        many = "*" if kind is list else "?"
+        group.add_argument(name, nargs=many, default=argparse.SUPPRESS, help=text, metavar=metavar_of(name, field))
         return
     action = "append" if kind is list else "store"
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
@@ -106,22 +107,23 @@ def _add(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
         action=action,
         default=argparse.SUPPRESS,
         help=text,
-        metavar="{" + ",".join(choices) + "}" if choices else _metavar(name, field),
+        metavar="{" + ",".join(choices) + "}" if choices else metavar_of(name, field),
     )
 
 
-def _metavar(name: str, field: FieldInfo) -> str:
+def metavar_of(name: str, field: FieldInfo) -> str:
+    """What stands for the option's value in its help."""
     extra = field.json_schema_extra
     return str(extra["metavar"]) if isinstance(extra, dict) and "metavar" in extra else name.rpartition("_")[2].upper()
 
 
-def _plain(annotation: Any) -> Any:
+def plain_type(annotation: Any) -> Any:
     """The type without None, Annotated and list's item."""
     origin = typing.get_origin(annotation)
     if origin is Annotated:
-        return _plain(typing.get_args(annotation)[0])
+        return plain_type(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        return _plain(next(each for each in typing.get_args(annotation) if each is not type(None)))
+        return plain_type(next(each for each in typing.get_args(annotation) if each is not type(None)))
     return list if origin is list else annotation
 
 

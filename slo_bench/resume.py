@@ -3,19 +3,86 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from reports.run_directory import RunDocument
+from gates.slo import Objective
+from reports.run_directory import RunDocument, read_document
+from slo_bench.earlier import Earlier, read_earlier
+from slo_bench.environment import environment
 from slo_bench.run import RunRecord
+from slo_bench.store import RunStore
 from traffic.errors import UsageError
 
-_MAY_DIFFER = frozenset(("command", "resume", "yes", "dry_run", "runs_dir", "max_minutes", "text_salt"))
+_MAY_DIFFER = frozenset(
+    ("command", "resume", "yes", "dry_run", "runs_dir", "label", "max_minutes", "text_salt", "usd_per_hour")
+)
 """Options that do not change what is measured: how the command was typed, where files are, how long it may take.
 
 The text's salt is drawn anew for each run, and must be: the server has seen the text of the first part.
 """
 
 _MOST = 3
+
+
+def earlier_part(store: RunStore, record: RunRecord, slo: Sequence[Objective]) -> Earlier | None:
+    """What a sweep's directory holds; None where it stopped before its engine answered, so that nothing was measured.
+
+    Raises UsageError where there is nothing to resume, for another kind of directory, for a run with another
+    configuration or on another machine, and for files that cannot be read.
+    """
+    directory = store.directory
+    if not directory.exists():
+        raise UsageError(f"there is nothing to resume in {directory}: leave --resume out")
+    if not store.has_begun:
+        if store.is_unused():
+            return None
+        remedy = "slo-bench experiment PLAN.toml --resume" if _is_experiment(store) else "choose another --label"
+        raise UsageError(f"{directory} is no sweep, it has no run.json: {remedy}")
+    stored = read_document(directory / "run.json", RunDocument)
+    if stored.kind != "sweep":
+        raise UsageError(f"{directory} is no sweep but a {stored.kind}, which cannot be resumed")
+    check_same(stored, record, environment())
+    return read_earlier(directory, slo)
+
+
+def taken_up(store: RunStore, earlier: Earlier | None, say: Callable[[str], None]) -> Earlier | None:
+    """The part that a new server start goes on from; None for a run that begins.
+
+    The simulated engine is part of what is reproduced, its noise and its drift too: its run begins again and comes to
+    the same bytes.
+    """
+    if earlier is None:
+        return None
+    if earlier.run.engine == "simulated":
+        say("runs again from its start: a simulated run comes to the same bytes")
+        store.begin_again()
+        return None
+    windows = len(list(earlier.windows()))
+    say(f"goes on after {windows} windows, with server start {earlier.server_start + 1} of this run")
+    return earlier
+
+
+def _is_experiment(store: RunStore) -> bool:
+    return any((store.directory / name).exists() for name in ("experiment.json", "arms"))
+
+
+def check_unused(store: RunStore, record: RunRecord) -> None:
+    """Raise UsageError when the directory is taken; it names --resume where that would go on with this very run."""
+    if store.has_begun and _is_unfinished(store, record):
+        raise UsageError(
+            f"{store.directory} holds an unfinished run of this configuration: go on with --resume, or choose another "
+            "--label"
+        )
+    store.check_unused()
+
+
+def _is_unfinished(store: RunStore, record: RunRecord) -> bool:
+    try:
+        stored = read_document(store.directory / "run.json", RunDocument)
+        check_same(stored, record, environment())
+    except UsageError:
+        return False
+    return stored.kind == "sweep" and stored.status != "done"
 
 
 def check_same(stored: RunDocument, record: RunRecord, environment: Mapping[str, object]) -> None:

@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from reports.compare import compare_note
-from reports.compare_words import outlook_lines, sentence, table_lines, trend_lines
+from reports.compare_words import outlook_lines, sentence, spent_lines, table_lines, trend_lines
 from reports.effect_document import EffectDocument
 from reports.run_directory import EngineKind, read_document, to_json
+from reports.spending import price_text
 from slo_bench.bench import Load
 from slo_bench.commands import load_line, marks, recorded, say_rows, warn_of_files
 from slo_bench.compare.comparison import DOCUMENT, Watch, run_comparison
@@ -25,6 +26,7 @@ from slo_bench.environment import command_line
 from slo_bench.modes import mode_named
 from slo_bench.run import RunRecord, told
 from slo_bench.store import RunStore, free_name, write_text
+from slo_bench.surroundings import surroundings
 from slo_bench.view import SweepView
 from traffic.clock import running_clock
 from traffic.errors import UsageError
@@ -46,6 +48,7 @@ def compare_arm(
         host=lambda start, log_path, own_pids: host_for(
             options, log_path=log_path, say=say, start=first_start + start, own_pids=own_pids
         ),
+        around=surroundings(options),
     )
 
 
@@ -133,7 +136,7 @@ def _announce(
     labels = options.arm_labels
     say(f"{label}: {labels[1]} ({', '.join(_changes(options)) or 'the same'}) against {labels[0]}")
     say(plan.said())
-    say(plan.cost())
+    say(f"{plan.cost()}; {price_text(options.usd_per_hour, plan.longest_minutes)}")
     if arms[0].gpu_memory_utilization != options.gpu_memory_utilization:
         say(f"each server may have {arms[0].gpu_memory_utilization:.0%} of the GPU's memory")
     say(load_line(load, is_open=plan.block.rate_rps is not None))
@@ -197,6 +200,7 @@ def answer(document: EffectDocument, directory: Path) -> list[str]:
         sentence(document),
         *outlook_lines(document),
         *trend_lines(document),
+        *spent_lines(document),
         *document.faults,
         *(f"not proven: {line}" for line in document.unproven),
         f"note: {directory / 'compare' / f'{a}--{b}' / NOTE}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -217,10 +217,13 @@ class _Running:
         facts = verdict.facts
         name = f"blocks/{self.blocks_run:02d}-{server.arm}.parquet"
         write_whole(self.directory / name, lambda temporary: write_requests(temporary, facts))
-        samples = server.bench.samples
-        row = block_row(verdict, samples, ran=self.blocks_run, start=server.start, requests_file=name)
+        samples, power = server.bench.samples, server.bench.power(verdict)
+        row = block_row(verdict, samples, ran=self.blocks_run, start=server.start, requests_file=name, power=power)
         self._check_memory(server, number, row)
-        return _Block(cohort_of(verdict), row, block_trend(facts))
+        cohort = replace(
+            cohort_of(verdict), power_mean_w=row.power_mean_w, joules_per_token=row.joules_per_output_token
+        )
+        return _Block(cohort, row, block_trend(facts))
 
     def _check_memory(self, server: Server, number: int, row: BlockRow) -> None:
         if self.plan.placement != "coresident" or is_cut_off(row.unfinished, row.n) or row.grows:

@@ -10,6 +10,7 @@ from gates.block import trend
 from gates.comparison import Claim, Comparison, Pair, compare
 from gates.log_ratio import as_share
 from reports.arms import TOKENS_APART_SHARE
+from reports.cost import session_usd
 from reports.effect_document import (
     ARM_NAMES,
     ArmName,
@@ -79,6 +80,8 @@ def effect_document(measured: Measurements, outcome: Outcome, *, is_over: bool) 
         known_offset_sd=plan.known_offset_sd,
         is_sequential=plan.until_share is not None,
     )
+    ended_utc = running_clock().utc().isoformat() if is_over else None
+    usd_per_hour = measured.arms[0].around.usd_per_hour
     rows = [*(block for row in measured.rows for block in (row.a, row.b)), *(each.block for each in measured.discarded)]
     return EffectDocument(
         schema_version=1,
@@ -109,8 +112,16 @@ def effect_document(measured: Measurements, outcome: Outcome, *, is_over: bool) 
         faults=_faults(measured),
         command=list(measured.command),
         started_utc=measured.started_utc,
-        ended_utc=running_clock().utc().isoformat() if is_over else None,
+        ended_utc=ended_utc,
+        power_not_measured=_not_measured(measured),
+        usd_per_hour=usd_per_hour,
+        usd=session_usd(usd_per_hour, measured.started_utc, ended_utc),
     )
+
+
+def _not_measured(measured: Measurements) -> str | None:
+    """Why a server has no power; None where all of them have."""
+    return next((server.power.not_measured for server in measured.servers if server.power.not_measured), None)
 
 
 def _design(compared: Comparison, plan: ComparisonPlan) -> dict[str, object]:
@@ -182,11 +193,21 @@ def _faults(measured: Measurements) -> list[str]:
         pressed = sum(block.preemptions or 0 for block in measured.blocks(name))
         if pressed:
             said.append(f"{arm.label} preempted {plural(pressed, 'request')} for want of KV cache")
+    if _share_gpus(measured):
+        said.append("servers side by side share their GPUs: power holds what the idle ones draw too")
     if measured.discarded:
         said.append(
             f"{plural(len(measured.discarded), 'block')} measured again: invalid, or the partner of an invalid one"
         )
     return said + _lengths_apart(measured)
+
+
+def _share_gpus(measured: Measurements) -> bool:
+    """Whether power was read of GPUs on which more than one server stood."""
+    if measured.plan.placement != "coresident":
+        return False
+    uuids = [uuid for server in measured.servers for uuid in server.power.gpus]
+    return len(set(uuids)) < len(uuids)
 
 
 def _lengths_apart(measured: Measurements) -> list[str]:

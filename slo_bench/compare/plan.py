@@ -90,17 +90,27 @@ class ComparisonPlan:
             f"each a ramp of {ramp} s and {block.window_s:g} s measured"
         )
 
+    @property
+    def warm_minutes(self) -> float:
+        """The most warm-up that all servers take."""
+        return 2 * self.instances * self.block.warm_blocks * self.block.longest_warm_s / 60
+
+    @property
+    def longest_minutes(self) -> float:
+        """The most load, warm-up included; without the time in which servers start."""
+        minutes = self.load_minutes if self.until_share is None else self.max_minutes or MINUTES_UNTIL
+        return minutes + self.warm_minutes
+
     def cost(self) -> str:
         """The load in one line."""
         servers = 2 * self.instances
-        warm_s = servers * self.block.warm_blocks * self.block.longest_warm_s
         most = f"at most {_minutes(self.load_minutes)} of load"
         if self.until_share is not None:
             most = f"up to {self.max_minutes or MINUTES_UNTIL:.0f} minutes, until ±{self.until_share:.2%}".replace(
                 "%", " %"
             )
         starts = f", {servers} server starts" if self.placement != "attached" else ""
-        return f"{2 * self.pairs} blocks{starts}; {most}, before it at most {_minutes(warm_s / 60)} of warm-up"
+        return f"{2 * self.pairs} blocks{starts}; {most}, before it at most {_minutes(self.warm_minutes)} of warm-up"
 
 
 def _minutes(minutes: float) -> str:

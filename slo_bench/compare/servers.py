@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -15,8 +15,10 @@ from reports.run_directory import EngineKind, WarmUp
 from slo_bench.bench import WARM_AGREEMENT, WARM_UP_REPEAT, Bench, Load
 from slo_bench.hosts import Host, RunningHost
 from slo_bench.load_workers import load_workers
+from slo_bench.power.measuring import Power, measuring
 from slo_bench.scrape import watching
 from slo_bench.store import RunStore
+from slo_bench.surroundings import Surroundings
 from traffic.probe import Progress
 from traffic.summary import mean
 
@@ -38,12 +40,16 @@ Observe = Callable[[Progress, Sequence[int]], None]
 
 @dataclass(frozen=True, slots=True)
 class CompareArm:
-    """One arm. changes: what is different in it, in words. host: makes one more server of it."""
+    """One arm. changes: what is different in it, in words. host: makes one more server of it.
+
+    around: what is read and known of the machine beside its servers.
+    """
 
     label: str
     kind: EngineKind
     changes: tuple[str, ...]
     host: MakeHost
+    around: Surroundings = field(default_factory=Surroundings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +93,12 @@ class HasProcesses(Protocol):
 class Server:
     """One start of one arm: up, and measured block by block."""
 
-    def __init__(self, arm: ArmName, start: int, directory: Path, bench: Bench) -> None:
+    def __init__(self, arm: ArmName, start: int, directory: Path, bench: Bench, power: Power) -> None:
         self.arm = arm
         self.start = start
         self.directory = directory
         self.bench = bench
+        self.power = power
         self.warmed: WarmUp | None = None
 
     @property
@@ -153,17 +160,20 @@ async def started(
 
     host = arm.host(text_start(arm.kind, name, start), store.directory / "engine.log", own_pids)
     async with (
+        measuring(arm.around.power) as power,
         host as running,
         watching(running.look()) as scraper,
         load_workers(running, plan.load.workers) as workers,
     ):
-        bench = await Bench.prepare(running, plan.load, scraper, workers)
-        store.engine(running.facts)
+        power.server_is_up()
+        bench = await Bench.prepare(running, plan.load, scraper, workers, power=power)
+        store.engine(await arm.around.facts(running.facts, power))
         try:
-            yield Server(name, start, store.directory, bench)
+            yield Server(name, start, store.directory, bench, power)
         finally:
             if scraper is not None:
                 store.metrics(scraper)
+            store.power(power)
 
 
 def text_start(kind: EngineKind, name: ArmName, start: int) -> int:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from gates.capacity import rate_text
 from gates.validity import MEASURED
+from reports.numbers import plural, share, watts
 from slo_bench.doctor.document import CheckRow, Fitness, HeldRow, ceiling_of
 from slo_bench.hosts.gpu_memory import GpuReading
+from slo_bench.power.check import PowerCheck
 from traffic.file_limit import rate_within
 
 LEAST_FILES, LONG_ANSWER_S = 4096, 60.0
@@ -31,6 +33,9 @@ MODEST_RPS = 12.5
 
 CHAT_MIX_TOKENS = 211
 """chat-mix's mean answer."""
+
+MOST_POWER_GAP_SHARE = 0.03
+"""Of the integral of power against the energy counter."""
 
 _STEAL_COLUMN = 8
 _JIFFY_COLUMNS = slice(1, 9)
@@ -139,6 +144,22 @@ def gpus(reading: GpuReading | None, nvml: str | None, fault: str) -> CheckRow:
     if nvml is not None:
         return CheckRow(name="GPU", fitness=Fitness.OK, figure=f"{figure}, NVML {nvml}")
     return CheckRow(name="GPU", fitness=Fitness.WARN, figure=figure, remedy="NVML does not answer: power is not read")
+
+
+def power(check: PowerCheck) -> CheckRow:
+    """Whether power can be read, and whether the two ways to energy agree."""
+    if check.not_measured is not None:
+        return CheckRow(name="power", fitness=Fitness.OK, figure=f"not measured: {check.not_measured}")
+    figure = f"{check.source}, {plural(check.gpus, 'GPU')}, {watts(check.mean_w)} now"
+    if check.counter_gap_share is None:
+        remedy = "" if check.mean_w is not None else "the driver gives no power: look at nvidia-smi -q -d POWER"
+        fitness = Fitness.OK if check.mean_w is not None else Fitness.WARN
+        return CheckRow(name="power", fitness=fitness, figure=f"{figure}, no energy counter to compare", remedy=remedy)
+    figure += f", counter and integral agree within {share(abs(check.counter_gap_share))}"
+    if abs(check.counter_gap_share) <= MOST_POWER_GAP_SHARE:
+        return CheckRow(name="power", fitness=Fitness.OK, figure=figure)
+    remedy = "readings and counter of the driver differ: energy comes from the counter; look again under load"
+    return CheckRow(name="power", fitness=Fitness.WARN, figure=figure, remedy=remedy)
 
 
 def no_vllm() -> CheckRow:

@@ -34,6 +34,7 @@ from slo_bench.doctor.document import (
 )
 from slo_bench.hosts.gpu_memory import read_gpus
 from slo_bench.hosts.launch import find_vllm
+from slo_bench.power.check import read_power
 from traffic.clock import running_clock
 from traffic.errors import EngineError
 from traffic.file_limit import raise_file_limit
@@ -102,6 +103,7 @@ class _Examination:
         yield checks.clock_source(_read(_CLOCK))
         yield checks.cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, _read(_QUOTA))
         yield await _gpu_row()
+        yield checks.power(await read_power())
         yield await _vllm_row(self._options.vllm_python)
         idle_late_s = await idle_lateness_s(min(IDLE_S, self._options.seconds / 4))
         yield checks.idle(idle_late_s)

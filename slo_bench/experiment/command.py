@@ -9,7 +9,13 @@ from typing import Literal
 
 from pydantic import model_validator
 
+from gates.capacity import CapacityVerdict
+from reports.arms import read_experiment
 from reports.run_directory import RunDocument, read_document
+from reports.spending import experiment_lines
+from reports.text_words import text_lines
+from slo_bench.accuracy.after_sweep import gate_line, sweep_gate
+from slo_bench.accuracy.holding import GatePlan
 from slo_bench.commands import forecast, marks, run_record, sweep_plan, warn_of_files
 from slo_bench.compare.planned import ArmComparison, compare_arms, done, planned_comparisons
 from slo_bench.config import SweepOptions
@@ -18,16 +24,18 @@ from slo_bench.engine_options import EngineOptions, option
 from slo_bench.engines import confirm, host_for
 from slo_bench.environment import environment
 from slo_bench.experiment.arms import Arm, Experiment, Progress, run_experiment
-from slo_bench.experiment.plan import Plan, PlannedArm, read_plan
+from slo_bench.experiment.plan import Plan, PlannedArm, read_plan, shown_plan
 from slo_bench.options import Options
 from slo_bench.resume import check_same
-from slo_bench.store import RunStore
+from slo_bench.stopped import resumable
+from slo_bench.store import RunStore, write_text
 from slo_bench.sweep import SweepPlan
 from slo_bench.view import SweepView
 from traffic.errors import EngineError, InvalidMeasurement, UsageError
 from traffic.step_model import EngineSettings
 
 NOTE = "note.md"
+PLAN_NAME = "plan.toml"
 _RUN = "run"
 
 
@@ -41,6 +49,8 @@ class ExperimentOptions(Options):
         group=_RUN,
     )
     mode: Literal["smoke", "quick", "full"] | None = option(None, "in place of the plan's mode", group=_RUN)
+    gate: Literal["gsm8k", "none"] | None = option(None, "in place of the plan's accuracy gate", group=_RUN)
+    gsm8k_file: Path | None = option(None, "in place of the plan's GSM8K items", group=_RUN, metavar="FILE")
     runs_dir: Path = option(Path("runs"), "where run directories are made", group=_RUN, metavar="DIR")
     resume: bool = option(default=False, description="go on where an earlier run of this plan ended", group=_RUN)
     dry_run: bool = option(default=False, description="print what would be measured, then stop", group=_RUN)
@@ -61,7 +71,8 @@ class ExperimentOptions(Options):
 
     def _changed(self, options: SweepOptions) -> SweepOptions:
         options = rehearsed(options) if self.rehearse else options
-        return options if self.mode is None else options.model_copy(update={"mode": self.mode})
+        given = {"mode": self.mode, "gate": self.gate, "gsm8k_file": self.gsm8k_file}
+        return options.model_copy(update={name: value for name, value in given.items() if value is not None})
 
     def engine_kind(self) -> Literal["simulated", "attached", "vllm"]:
         """Which engine the plan's first arm names."""
@@ -74,14 +85,15 @@ def rehearsed(options: SweepOptions) -> SweepOptions:
     levers = [f"{name}={getattr(options, name)}" for name in known]
     names = [name for name in SweepOptions.model_fields if name not in EngineOptions.model_fields]
     load = {name: getattr(options, name) for name in names}
-    return SweepOptions(**load | {"load_workers": 1}, engine="simulated", simulated=[*levers, *options.simulated])
+    load |= {"load_workers": 1, "gate": None}
+    return SweepOptions(**load, engine="simulated", simulated=[*levers, *options.simulated])
 
 
 async def experiment(options: ExperimentOptions) -> int:
     """Run the plan: 0 when every arm has an answer and every comparison is concluded, else the code of what is missing.
 
-    1 when the baseline carries nothing, 3 or 4 for the first fault of an arm or a comparison, 5 for a comparison that
-    stays open.
+    1 when the baseline carries nothing or an arm's accuracy gate failed, 3 or 4 for the first fault of an arm or a
+    comparison, 3 for a gate that is inconclusive, 5 for a comparison that stays open.
     """
     from reports.note import write_note  # noqa: PLC0415 - it brings matplotlib, which --help need not wait for
 
@@ -95,24 +107,33 @@ async def experiment(options: ExperimentOptions) -> int:
         limit = client_limit(first, sweep.load, view.say)
         sweep = sweep if limit is None else sweep.within(limit)
         warn_of_files(first, sweep.load, sweep.search.ceiling_rps, view.say)
-        view.say(forecast(replace(sweep, label="each arm")))
+        view.say(forecast(replace(sweep, label="each arm"), first.usd_per_hour))
         for each in comparisons:
             view.say(each.forecast())
+        if (line := gate_line(first)) is not None:
+            view.say(line)
         if options.dry_run:
             return 0
+        gates = _gates(plan)
         for arm in plan.arms:
             confirm(arm.options, is_agreed=options.yes)
-        arms = [_arm(planned, sweep, directory, view) for planned in plan.arms]
+        arms = [_arm(planned, sweep, directory, view, gate) for planned, gate in zip(plan.arms, gates, strict=True)]
         if options.resume:
             _check_resumable(arms, directory)
         else:
-            RunStore(directory).check_unused()
+            _check_unused(arms, directory)
         # The simulated engine is part of what is reproduced, its noise and its drift too: all of it runs again.
         goes_on = options.resume and first.engine_kind() != "simulated"
+        if options.plan is not None:
+            write_text(directory / PLAN_NAME, shown_plan(options.plan))
         made = Experiment(plan.label, plan.title, arms, plan.drift_arm, sweep)
-        progress = await run_experiment(made, directory, view, view.say, goes_on=goes_on)
-        are_concluded = await _compared(comparisons, progress, directory, view, goes_on=goes_on)
+        with resumable(directory / "arms"):
+            progress = await run_experiment(made, directory, view, view.say, goes_on=goes_on)
+            are_concluded = await _compared(comparisons, progress, directory, view, goes_on=goes_on)
         write_note(directory, directory / NOTE, directory / "figures")
+        found = read_experiment(directory)
+        for line in [*experiment_lines(found), *text_lines(found)]:
+            view.say(line)
         view.say(f"note: {directory / NOTE}")
     return _exit_code(progress, are_concluded=are_concluded)
 
@@ -142,7 +163,9 @@ async def _compared(
 def _check_resumable(arms: Sequence[Arm], directory: Path) -> None:
     """Raise UsageError when there is nothing to resume, or an arm was measured under other settings or elsewhere."""
     if not directory.is_dir():
-        raise UsageError(f"there is nothing to resume in {directory}")
+        raise UsageError(f"there is nothing to resume in {directory}: leave --resume out")
+    if RunStore(directory).has_begun:
+        raise UsageError(f"{directory} holds a run of its own and no experiment: give the plan another label")
     here = environment()
     for arm in arms:
         path = directory / "arms" / arm.label / "run.json"
@@ -150,18 +173,45 @@ def _check_resumable(arms: Sequence[Arm], directory: Path) -> None:
             check_same(read_document(path, RunDocument), arm.record, here)
 
 
+def _check_unused(arms: Sequence[Arm], directory: Path) -> None:
+    """Raise UsageError when the directory is taken; it names --resume where that would go on with this experiment."""
+    store = RunStore(directory)
+    if (directory / "arms").is_dir() and not (directory / NOTE).exists():
+        try:
+            _check_resumable(arms, directory)
+        except UsageError:
+            store.check_unused()
+        raise UsageError(f"{directory} holds this experiment, unfinished: go on with --resume, or give another label")
+    store.check_unused()
+
+
 def _exit_code(progress: Progress, *, are_concluded: bool) -> int:
     fault = progress.first_fault
     if fault is not None:
         return 4 if isinstance(fault, EngineError) else 3
-    if progress.anchor_rps is None:
+    verdicts = {document.verdict for document in progress.found.values()}
+    if progress.anchor_rps is None or CapacityVerdict.GATE_FAILED in verdicts:
         return 1
+    if CapacityVerdict.GATE_INCONCLUSIVE in verdicts:
+        return 3
     return 0 if are_concluded else 5
 
 
-def _arm(planned: PlannedArm, sweep: SweepPlan, directory: Path, view: SweepView) -> Arm:
+def _gates(plan: Plan) -> list[GatePlan | None]:
+    """The accuracy gate of each arm; the items are read once. Raises UsageError when they cannot be had."""
+    gates: list[GatePlan | None] = []
+    item_set = None
+    for arm in plan.arms:
+        gate = sweep_gate(arm.options, item_set)
+        item_set = item_set if gate is None else gate.item_set or item_set
+        gates.append(gate)
+    return gates
+
+
+def _arm(planned: PlannedArm, sweep: SweepPlan, directory: Path, view: SweepView, gate: GatePlan | None) -> Arm:
     log_path = directory / "arms" / planned.label / "engine.log"
     return Arm(
         record=run_record(planned.label, planned.options, sweep.load.slo),
         host=lambda start: host_for(planned.options, log_path=log_path, say=view.say, start=start),
+        gate=gate,
     )

@@ -22,6 +22,7 @@ Here it is read and checked, before anything is started.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,21 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     drift_arm: str | None
     comparisons: tuple[PlannedComparison, ...]
+
+
+_SECRET = re.compile(r"^(\s*[\"']?(?:api_key|header)[\"']?\s*=).*", re.MULTILINE)
+
+
+def shown_plan(path: Path) -> str:
+    """A plan as it may be kept beside the results: its text, without the values of secrets.
+
+    Raises UsageError where it cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the plan {path} cannot be read: {error}") from error
+    return _SECRET.sub(r"# \1 not kept", text)
 
 
 def read_plan(path: Path) -> Plan:

@@ -11,7 +11,9 @@ from types import TracebackType
 from gates.cause import ServerLimits
 from slo_bench.hosts import EngineFacts, RunningHost
 from slo_bench.scrape import simulated_look
+from slo_bench.simulate.answers import AnsweringEngine, KnownAnswers
 from slo_bench.simulate.metrics import ServerMetrics
+from traffic.engine import Engine
 from traffic.errors import EngineError
 from traffic.records import End, Flight, Message, Request
 from traffic.server_facts import Look
@@ -24,8 +26,9 @@ MODEL_ID = "simulated-moe"
 class RunningSimulation:
     """A simulated engine that answers; see `slo_bench.hosts.RunningHost`."""
 
-    def __init__(self, engine: SimulatedEngine, metrics: ServerMetrics, start: int) -> None:
+    def __init__(self, engine: SimulatedEngine, metrics: ServerMetrics, start: int, known: KnownAnswers | None) -> None:
         self._engine = engine
+        self._answering = engine if known is None else AnsweringEngine(engine, known)
         self._metrics = metrics
         settings = engine.model.settings
         self._facts = EngineFacts(
@@ -35,13 +38,13 @@ class RunningSimulation:
             version=None,
             start=start,
             limits=ServerLimits(settings.max_num_seqs, settings.max_num_batched_tokens),
-            details=dataclasses.asdict(settings),
+            details=dataclasses.asdict(settings) | ({} if known is None else known.details()),
         )
 
     @property
-    def engine(self) -> SimulatedEngine:
+    def engine(self) -> Engine:
         """Where requests go."""
-        return self._engine
+        return self._answering
 
     @property
     def facts(self) -> EngineFacts:
@@ -89,11 +92,20 @@ class SimulatedHost:
 
     seed and start choose the noise; the load's seed is another. drift_origin_s: loop time at which drift is 0. Under
     the virtual loop that is 0, so that all servers of an experiment share their drift; on a real loop, whose clock
-    started with the machine, pass the moment at which the experiment began.
+    started with the machine, pass the moment at which the experiment began. known: answers that it knows by heart.
     """
 
-    def __init__(self, settings: EngineSettings, *, seed: int = 0, start: int = 0, drift_origin_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        *,
+        seed: int = 0,
+        start: int = 0,
+        drift_origin_s: float = 0.0,
+        known: KnownAnswers | None = None,
+    ) -> None:
         self._settings = settings
+        self._known = known
         self._seed = seed
         self._start = start
         self._drift_origin_s = drift_origin_s
@@ -111,7 +123,7 @@ class SimulatedHost:
                 raise EngineError(f"the simulated engine did not answer its first request: {flight.error}")
             await engine.wait_idle()
             self._stack = stack.pop_all()
-        return RunningSimulation(engine, metrics, self._start)
+        return RunningSimulation(engine, metrics, self._start, self._known)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

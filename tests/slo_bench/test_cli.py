@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import slo_bench
+from reports.cost import CostDocument
+from reports.power_document import PowerDocument
 from reports.run_directory import ProbeRow, SweepDocument, read_document
 from slo_bench.cli import COMMANDS, main
 
@@ -70,6 +72,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "runs" / "used").mkdir(parents=True)
+    (tmp_path / "runs" / "used" / "sweep.json").touch()
     before = sorted(tmp_path.rglob("*"))
     assert main(argv) == 2
     said = capsys.readouterr().err.strip().splitlines()
@@ -82,7 +85,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_an_unreachable_url_is_exit_code_4_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sweep", "--base-url", "http://127.0.0.1:9", "--label", "gone"]) == 4
+    assert main(["sweep", "--base-url", "http://127.0.0.1:9", "--label", "gone", "--gate", "none"]) == 4
     assert "cannot reach http://127.0.0.1:9" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -100,8 +103,9 @@ def test_a_dry_run_tells_windows_and_minutes_and_writes_nothing(
 def test_a_sweep_ends_with_capacity_repeats_resolution_limit_and_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sweep", "--engine", "simulated", "--label", "x", *QUICK]) == 0
-    last = capsys.readouterr().err.strip().splitlines()[-5:]
+    assert main(["sweep", "--engine", "simulated", "--label", "x", "--usd-per-hour", "3.6", *QUICK]) == 0
+    said = capsys.readouterr().err.strip().splitlines()
+    last = said[-7:]
     assert all(line.startswith("[SIMULATED] ") for line in last)
     assert "capacity: " in last[0]
     assert " of 2; " in last[0]
@@ -109,11 +113,21 @@ def test_a_sweep_ends_with_capacity_repeats_resolution_limit_and_files(
     assert "limited by tpot" in last[1]
     assert "cause: " in last[2]
     assert "of the misses" in last[3]
-    assert last[4].endswith("files: runs/x")
-    document = read_document(tmp_path / "runs" / "x" / "sweep.json", SweepDocument)
-    assert document.capacity_rps is not None
+    assert last[4].endswith("power: not measured: the engine is simulated")
+    assert "cost: $" in last[5]
+    assert last[6].endswith("files: runs/x")
+    assert "at most $" in said[0]
+    directory = tmp_path / "runs" / "x"
+    assert read_document(directory / "sweep.json", SweepDocument).capacity_rps is not None
+    cost = read_document(directory / "cost.json", CostDocument)
+    assert (cost.usd_per_hour, cost.gpus) == (3.6, None)
+    assert cost.per_million_output_usd is not None
+    power = read_document(directory / "power.json", PowerDocument)
+    assert (power.source, power.not_measured) == (None, "the engine is simulated")
+    assert not (directory / "power.parquet").exists()
 
 
+@pytest.mark.process
 def test_the_same_seed_gives_the_same_bytes_times_of_day_included(tmp_path: Path) -> None:
     for runs in ("one", "two"):
         assert (
@@ -140,17 +154,20 @@ def test_the_same_seed_gives_the_same_bytes_times_of_day_included(tmp_path: Path
             assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
 
 
+@pytest.mark.process
 def test_no_passing_rate_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "--engine", "simulated", "--slo", "ttft:p99:1", *QUICK, "--max-minutes", "600"]) == 1
     assert "capacity: none" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_cap_that_passes_is_at_least(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["sweep", "--engine", "simulated", "--sweep-start", "4", "--max-request-rate", "4.5", *QUICK]
     assert main(argv) == 0
     assert "capacity: at least 4.50 req/s" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_time_that_runs_out_is_exit_code_5_and_keeps_what_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

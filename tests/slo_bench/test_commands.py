@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gates.capacity import CapacityVerdict, Observation, conclude
+from engines import probe_facts, record
+
+from gates.capacity import CapacityVerdict, Observation, Strategy, conclude
 from gates.slo import DEFAULT_SLO
-from reports.rows import sweep_document
+from gates.verdict import Outcome, judge_probe
+from reports.rows import probe_row, sweep_document
 from reports.run_directory import SweepDocument
 from slo_bench.commands import TALK_MARK, answer, exit_code, forecast, load_line, marks, recorded, sweep_plan
 from slo_bench.config import SweepOptions
@@ -57,6 +60,21 @@ def test_estimate_and_proof_are_shown_where_they_exist(tmp_path: Path) -> None:
     )
     failed = document.model_copy(update={"proven_fail_rps": 12.5})
     assert "a fail is proven at 12.50" in answer(failed, store)
+
+
+def test_windows_of_one_rate_that_contradict_each_other_are_told(tmp_path: Path) -> None:
+    verdict = judge_probe(probe_facts([record(index) for index in range(200)]), DEFAULT_SLO)
+    row = probe_row(verdict, purpose="search", requests_file=None)
+    rows = [
+        row.model_copy(update={"rate_rps": rate_rps, "outcome": outcome})
+        for rate_rps in (11.18, 11.3, 11.5)
+        for outcome in (Outcome.PASS, Outcome.FAIL)
+    ]
+    document = found(CapacityVerdict.FOUND, (11.18, True), (11.5, False)).model_copy(
+        update={"probes": rows, "strategy": Strategy.ECONOMICAL, "unclear_rps": [11.3]}
+    )
+    lines = answer(document, RunStore(tmp_path / "x"))
+    assert "windows of one rate contradict each other: 11.30: 1 of 2, unclear" in lines
 
 
 def test_the_forecast_has_two_times_since_a_failing_start_takes_longer() -> None:

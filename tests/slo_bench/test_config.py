@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
+from gates.capacity import Strategy
 from slo_bench.config import LoadOptions, ProbeOptions, SweepOptions
 from traffic.errors import UsageError
 
@@ -89,6 +90,19 @@ def test_the_smoke_mode_judges_p90_and_grows_faster() -> None:
 def test_options_override_the_mode() -> None:
     mode = SweepOptions(duration=30, ramp=0, resolution=0.1, repeats=1).the_mode()
     assert (mode.duration_s, mode.ramp_s, mode.resolution_share, mode.repeats) == (30, 0, 0.1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (SweepOptions(), Strategy.PUBLISHED),
+        (SweepOptions(mode="full"), Strategy.ECONOMICAL),
+        (SweepOptions(strategy="economical"), Strategy.ECONOMICAL),
+        (SweepOptions(mode="full", strategy="published"), Strategy.PUBLISHED),
+    ],
+)
+def test_a_given_strategy_overrides_that_of_the_mode(options: SweepOptions, expected: Strategy) -> None:
+    assert options.the_mode().strategy is expected
 
 
 def test_headers_and_extra_body_are_checked() -> None:

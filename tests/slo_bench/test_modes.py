@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pytest
 
+from gates.capacity import Strategy
 from gates.slo import DEFAULT_SLO, parse_objective
 from slo_bench.modes import MODES, Mode, mode_named
 from traffic.arrivals import POISSON
@@ -45,6 +46,11 @@ def test_options_override_what_they_name_and_nothing_else() -> None:
     changed = QUICK.overridden(duration_s=30.0, ramp_s=0.0, resolution_share=None, repeats=0)
     assert (changed.duration_s, changed.ramp_s, changed.resolution_share, changed.repeats) == (30.0, 0.0, 0.03, 0)
     assert QUICK.overridden(duration_s=None, ramp_s=None, resolution_share=None, repeats=None) == QUICK
+
+
+def test_full_is_economical_and_the_published_method_is_not() -> None:
+    strategies = [each.strategy for each in (SMOKE, QUICK, FULL)]
+    assert strategies == [Strategy.PUBLISHED, Strategy.PUBLISHED, Strategy.ECONOMICAL]
 
 
 def test_a_mode_that_does_not_exist_is_refused_with_those_that_do() -> None:

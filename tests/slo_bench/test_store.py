@@ -62,6 +62,7 @@ def test_nothing_is_made_before_the_first_document(tmp_path: Path) -> None:
 
 
 def test_a_used_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("")
     with pytest.raises(UsageError, match="exists already: choose another --label or remove it"):
         RunStore(tmp_path).check_unused()
 

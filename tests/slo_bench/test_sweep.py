@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from engines import Act, Scripted, ScriptedHost, answer, blocking, fail, words
 
-from gates.capacity import Capacity, CapacityVerdict, Observation, conclude
+from gates.capacity import Capacity, CapacityVerdict, Observation, Strategy, conclude
 from gates.slo import DEFAULT_SLO, parse_objective
 from gates.validity import MEASURED
 from gates.verdict import LimitedBy, Outcome, ProbeVerdict, judge_probe
@@ -178,6 +178,7 @@ def test_the_answer_follows_from_the_files_of_the_probes_alone(measured: Path) -
     assert told == counted
 
 
+@pytest.mark.process
 def test_the_same_seed_finds_the_same(measured: Path, tmp_path: Path) -> None:
     simulated(tmp_path / "again")
     assert (tmp_path / "again" / "sweep.json").read_bytes() == (measured / "sweep.json").read_bytes()
@@ -238,6 +239,7 @@ def test_a_server_that_only_fails_ends_in_a_clean_answer(tmp_path: Path) -> None
     assert "Infinity" not in text
 
 
+@pytest.mark.process
 def test_rates_above_the_warmed_one_are_warmed_first(tmp_path: Path) -> None:
     host = ScriptedHost(Scripted(answer()))
     plan = replace(PLAN, search=replace(PLAN.search, highest_rps=20.0, pass_repeats=0))
@@ -338,6 +340,7 @@ def test_an_anchor_at_a_low_rate_has_windows_long_enough_for_its_percentile(tmp_
     assert [row.window_s for row in anchors] == pytest.approx([PLAN.window_s(0.4)] * 2)
 
 
+@pytest.mark.process
 def test_whole_windows_of_the_search_are_not_measured_again_for_the_anchor(tmp_path: Path) -> None:
     async def at_capacity(sweeper: Sweeper) -> SweepDocument:
         capacity_rps = conclude(sweeper.seen, CapacityVerdict.FOUND).capacity_rps
@@ -346,6 +349,51 @@ def test_whole_windows_of_the_search_are_not_measured_again_for_the_anchor(tmp_p
 
     found = simulated(tmp_path / "brief", then=at_capacity)
     assert {row.purpose for row in found.probes} == {"search"}
+
+
+ECONOMICAL = replace(SIMULATED, mode=replace(BRIEF, duration_s=60.0, strategy=Strategy.ECONOMICAL))
+
+
+@pytest.fixture(scope="module")
+def economical(tmp_path_factory: pytest.TempPathFactory) -> SweepDocument:
+    """An economical sweep with windows of 60 s, and the anchor at its start rate."""
+    directory = tmp_path_factory.mktemp("economical") / "brief"
+    return simulated(directory, ECONOMICAL, then=lambda sweeper: sweeper.anchor(8.0))
+
+
+@pytest.mark.process
+def test_an_economical_sweep_says_so_and_judges_windows_of_a_rate_together(economical: SweepDocument) -> None:
+    assert (economical.strategy, economical.verdict) == (Strategy.ECONOMICAL, CapacityVerdict.FOUND)
+    searched = [row for row in economical.probes if row.purpose == "search"]
+    assert [searched[0].rate_rps, searched[0].window_s] == [8.0, pytest.approx(40.0)]
+    assert [row.repeat for row in searched] == list(range(len(searched)))
+    for rate_rps, holds in ((economical.capacity_rps, True), (economical.first_failed_rps, False)):
+        results = [row.objectives for row in searched if row.rate_rps == rate_rps]
+        together = [[(each.over, each.n) for each in same] for same in zip(*results, strict=True)]
+        pooled = [[sum(part) for part in zip(*same, strict=True)] for same in together]
+        assert all(over <= int(n * 0.10 + 1e-9) for over, n in pooled) is holds
+
+
+@pytest.mark.process
+def test_an_anchor_is_measured_at_full_length_though_the_search_had_a_short_window_there(
+    economical: SweepDocument,
+) -> None:
+    anchors = [row for row in economical.probes if row.purpose == "anchor"]
+    assert [(row.rate_rps, row.repeat) for row in anchors] == [(8.0, 0), (8.0, 1)]
+    assert all(row.is_whole and row.window_s == pytest.approx(60.0) for row in anchors)
+
+
+@pytest.mark.process
+def test_an_economical_sweep_has_an_estimate_near_its_capacity(economical: SweepDocument) -> None:
+    assert economical.capacity_rps is not None
+    assert economical.capacity_estimate_rps == pytest.approx(economical.capacity_rps, rel=0.15)
+
+
+@pytest.mark.process
+def test_an_economical_sweep_takes_no_longer_than_was_announced(economical: SweepDocument) -> None:
+    searched = [row for row in economical.probes if row.purpose == "search"]
+    assert len(searched) <= ECONOMICAL.most_windows
+    assert sum(row.load_s for row in searched) / 60 < ECONOMICAL.longest_minutes(start_passes=True)
 
 
 def test_what_was_loaded_and_saved_is_summed(measured: Path) -> None:

@@ -59,6 +59,7 @@ def test_it_ends_with_a_table_a_sentence_and_a_note(capsys: pytest.CaptureFixtur
     assert (run.kind, run.status, run.config["change"]) == ("compare", "done", ["step_time_factor=0.8"])
 
 
+@pytest.mark.process
 def test_restarts_may_be_called_real_and_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [*SIMULATED, *FASTER, "--placement", "restart", "--blocks", "4", "--label", "x", "--json"]
     assert main(argv) == 0
@@ -74,6 +75,7 @@ def test_equal_arms_are_compared_when_that_is_meant(capsys: pytest.CaptureFixtur
     assert effect("compare-1").primary.claim is not Claim.REAL
 
 
+@pytest.mark.process
 def test_a_closed_loop_is_named_on_every_line(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [each for each in SIMULATED if each not in ("--request-rate", "10")]
     assert main([*argv, *FASTER, "--concurrency", "2", "--blocks", "3", "--label", "x", "--duration", "2"]) == 0
@@ -94,12 +96,14 @@ def test_time_that_runs_out_is_exit_code_5(capsys: pytest.CaptureFixture[str]) -
     assert effect("x").outcome == "unfinished"
 
 
+@pytest.mark.process
 def test_a_load_that_is_too_much_is_exit_code_5(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [*SIMULATED, "--same-ok", "--simulated", "max_num_seqs=1", "--request-rate", "40", "--slo", "ttft:p99:100"]
     assert main([*argv, "--label", "x", "--duration", "2"]) == 5
     assert "Not comparable: neither A nor B keeps up with this load" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_too_little_cache_side_by_side_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     tight = ["--simulated", "max_model_len=30", "--simulated", "kv_cache_tokens=30"]
     assert main([*SIMULATED, *FASTER, *tight, "--label", "x", "--request-rate", "4"]) == 3
@@ -130,6 +134,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     argv: list[str], word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "runs" / "used").mkdir(parents=True)
+    (tmp_path / "runs" / "used" / "run.json").touch()
     assert main(argv) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("slo-bench: ")
@@ -137,6 +142,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["used"]
 
 
+@pytest.mark.process
 def test_the_same_seed_gives_the_same_documents() -> None:
     for runs in ("one", "two"):
         assert (

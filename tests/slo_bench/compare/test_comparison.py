@@ -359,6 +359,7 @@ def simulated(label: str, settings: EngineSettings) -> CompareArm:
     return CompareArm(label, "simulated", (), lambda start, _log, _pids: SimulatedHost(settings, seed=0, start=start))
 
 
+@pytest.mark.process
 def test_simulated_arms_are_marked_and_repeat_bit_by_bit(tmp_path: Path) -> None:
     plan = replace(PLAN, block=replace(BLOCK, rate_rps=10.0))
     arms = (simulated("A", QUICK), simulated("B", replace(QUICK, step_time_factor=0.8)))

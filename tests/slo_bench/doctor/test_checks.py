@@ -7,6 +7,7 @@ import pytest
 from slo_bench.doctor import checks
 from slo_bench.doctor.document import CheckRow, Fitness, HeldRow
 from slo_bench.hosts.gpu_memory import Gpu, GpuReading
+from slo_bench.power.check import PowerCheck
 
 STAT = """cpu  {user} 0 100 8000 50 0 20 {steal} 0 0
 cpu0 1 0 1 1 1 0 1 1 0 0
@@ -95,3 +96,35 @@ def test_a_client_that_a_default_sweep_would_outrun_is_a_warning() -> None:
 def test_a_client_that_held_no_rate_cannot_measure() -> None:
     for pair in ((None, None), (held(200, 16), None), (None, held(50, 128))):
         assert checks.client(*pair, load_workers=1, cores=2).fitness is Fitness.BAD
+
+
+@pytest.mark.parametrize(
+    ("check", "fitness", "figure"),
+    [
+        (PowerCheck("no NVIDIA driver answers"), Fitness.OK, "not measured: no NVIDIA driver answers"),
+        (
+            PowerCheck(None, "NVML", 2, 158.2, 0.002, 1.0),
+            Fitness.OK,
+            "NVML, 2 GPUs, 158 W now, counter and integral agree within 0.2 %",
+        ),
+        (
+            PowerCheck(None, "NVML", 1, 79.0, -0.08, 1.0),
+            Fitness.WARN,
+            "NVML, 1 GPU, 79.0 W now, counter and integral agree within 8.0 %",
+        ),
+        (
+            PowerCheck(None, "nvidia-smi", 1, 79.0, None, 1.0),
+            Fitness.OK,
+            "nvidia-smi, 1 GPU, 79.0 W now, no energy counter to compare",
+        ),
+        (
+            PowerCheck(None, "nvidia-smi", 1, None, None, 0.0),
+            Fitness.WARN,
+            "nvidia-smi, 1 GPU, not measured now, no energy counter to compare",
+        ),
+    ],
+)
+def test_power_is_told_with_how_well_it_is_known(check: PowerCheck, fitness: Fitness, figure: str) -> None:
+    row = checks.power(check)
+    assert (row.fitness, row.figure) == (fitness, figure)
+    assert bool(row.remedy) == (fitness is not Fitness.OK)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slo_bench.experiment.plan import Plan, read_plan
+from slo_bench.experiment.plan import Plan, read_plan, shown_plan
 from traffic.errors import UsageError
 
 ARMS = """
@@ -104,3 +104,13 @@ def test_what_cannot_be_run_is_refused_with_the_place(tmp_path: Path, text: str,
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.toml: No such file"):
         read_plan(tmp_path / "none.toml")
+
+
+def test_a_plan_is_kept_as_it_was_written_without_the_values_of_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text('label = "x"\n[all]\nbase_url = "http://gpu:8000"\napi_key = "sk-1"\nheader = ["A: b"]\nseed = 3\n')
+    shown = shown_plan(path)
+    assert "sk-1" not in shown
+    assert "A: b" not in shown
+    assert shown.splitlines()[:3] == path.read_text().splitlines()[:3]
+    assert shown.splitlines()[-1] == "seed = 3"
