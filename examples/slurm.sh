@@ -3,6 +3,8 @@
 # measured, the job goes back into the queue, and the next start resumes.
 #
 #     sbatch --export=ALL,MODEL=Qwen/Qwen3-30B-A3B-FP8,LABEL=moe-default examples/slurm.sh
+#
+# Where nodes have no network, the accuracy gate needs its items: SLO_BENCH_GSM8K_FILE=FILE, or SLO_BENCH_GATE=none.
 #SBATCH --job-name=slo-bench
 #SBATCH --gres=gpu:1
 #SBATCH --cpus-per-task=8
