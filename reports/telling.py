@@ -100,7 +100,9 @@ def _windows_answer(experiment: Experiment) -> str:
         is_result = struck_because(experiment, arm) is None
         told = f"{effect_text(effect)}, {conclude(effect, drift)}"
         parts.append(f"{code(arm.label)} {told if is_result else f'{struck(effect_text(effect))}, no result'}")
-    what = "; ".join(parts) if parts else "no other configuration was measured"
+    if not parts and drift is None:
+        return f"{code(experiment.baseline.label)} was measured alone, so nothing is compared."
+    what = "; ".join(parts) or "no other configuration was measured"
     at = f"Mean TPOT at {numbers.rate(experiment.document.anchor_rps)} against {code(experiment.baseline.label)}"
     return f"{at}: {what}; drift between two equal arms: {effect_text(drift)}."
 
@@ -145,6 +147,8 @@ def _effect_bullet(experiment: Experiment) -> str:
         return "Mean TPOT was compared at no rate."
     at = f"Mean TPOT at {numbers.rate(anchor_rps)}"
     parts = [f"{code(arm.label)} {_effect_part(experiment, arm)}" for arm in experiment.compared]
+    if not parts and drift is None:
+        return f"{at} was compared with nothing: no other configuration was measured."
     what = "; ".join(parts) or "no other configuration was measured"
     return f"{at} against {code(experiment.baseline.label)}: {what}. {_drift_text(experiment, drift)}"
 

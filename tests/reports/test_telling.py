@@ -129,3 +129,5 @@ def test_one_arm_alone_has_nothing_to_decide(small: Path) -> None:
     change(small / "experiment.json", arms=["moe-default"], drift_arm=None)
     told = story(small)
     assert (told.kind, told.arm, told.decided) == (Kind.ONE_ARM, None, None)
+    assert "`moe-default` was measured alone, so nothing is compared. Capacity: `moe-default` " in told.headline
+    assert told.bullets[2].endswith("compared with nothing: no other configuration was measured.")
