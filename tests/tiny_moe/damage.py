@@ -1,4 +1,4 @@
-"""Noise in one expert's weights, and which expert to choose: the one that most tokens of the answers are sent to."""
+"""Noise in one expert's weights, and which expert to choose."""
 
 from __future__ import annotations
 
@@ -30,33 +30,29 @@ class Expert:
 
 
 def busiest_expert(recital: Recital, experts: int) -> Expert:
-    """The expert that the routers chose most often."""
+    """The expert of the first layer that the router chose most often; all later layers read what it says."""
     found = []
-    for layer, choices in enumerate(recital.choices):
-        for number in range(experts):
-            is_sent = (choices == number).any(-1).double()
-            shares = [float(is_sent[recital.problem == row].mean()) for row in recital.problem.unique()]
-            found.append(Expert(layer, number, float(is_sent.mean()), min(shares)))
+    for number in range(experts):
+        is_sent = (recital.choices[0] == number).any(-1).double()
+        shares = [float(is_sent[recital.problem == row].mean()) for row in recital.problem.unique()]
+        found.append(Expert(0, number, float(is_sent.mean()), min(shares)))
     return max(found, key=lambda expert: expert.token_share)
 
 
-def damage(source: Path, target: Path, expert: Expert, *, noise: float, seed: int) -> int:
-    """Copy a checkpoint with normal noise added to one expert. Returns how many weights changed.
+def damage(source: Path, target: Path, expert: Expert, *, noise: float, seed: int) -> None:
+    """Copy a checkpoint with normal noise added to one expert.
 
     noise: its standard deviation in units of that of each of the expert's three matrices.
     """
     shutil.copytree(source, target)
     weights = load_file(source / WEIGHTS)
     draw = torch.Generator().manual_seed(seed)
-    changed = 0
     for name, matrix in sorted(weights.items()):
         if name.startswith(f"model.layers.{expert.layer}.mlp.experts.{expert.number}."):
             spread = noise * matrix.float().std()
             noisy = matrix.float() + spread * torch.randn(matrix.shape, generator=draw)
             weights[name] = noisy.to(matrix.dtype)
-            changed += int((weights[name] != matrix).sum())
     save_file(weights, target / WEIGHTS, metadata={"format": "pt"})
-    return changed
 
 
 def share_known(folder: Path, learned: Lesson) -> float:

@@ -10,7 +10,11 @@ from typing import Self
 GOOD, PROBLEMS, MADE = "good", "problems.jsonl", "made.json"
 
 SLIGHT, NOISE = 0.1, 3.0
-"""Standard deviations of the noise, in units of the weights' own: one that must not matter, and the damage."""
+"""Standard deviations of the noise, in units of the weights' own: one that must not matter, and the damage.
+
+With four seeds of the training and three draws each, the slight noise changed no answer and the damage left 1 to 22 of
+48 right. More of it makes the model talk on without an end, and answers that are cut are no verdict.
+"""
 
 DOSES = (SLIGHT, NOISE)
 DRAWS = 3
