@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,6 +33,8 @@ _FIRST = Request(
     in_cohort=False,
     messages=(Message("user", "Answer with one word: is the sky blue?"),),
 )
+_LONGER = replace(_FIRST, output_tokens=64)
+"""Asked again when all tokens came at once: a fast server sends few of them while this machine looks away."""
 _LENGTH_FIELDS = frozenset(("min_tokens", "ignore_eos"))
 _USAGE_FIELD = "continuous_usage_stats"
 _RETRIES = 4
@@ -234,7 +237,7 @@ class AttachedHost:
                 forces_length=forces_length,
                 continuous_usage=_USAGE_FIELD not in refused,
             )
-            flight = await self._ask(engine)
+            flight = await self._ask(engine, _FIRST if retries == _RETRIES else _LONGER)
             fields = {*_LENGTH_FIELDS, _USAGE_FIELD} if flight.error.startswith(_INVALID) else set()
             named = {field for field in fields if field in flight.error} - refused
             came_at_once = _came_at_once(flight)
@@ -248,14 +251,15 @@ class AttachedHost:
         is_short = not flight.output_tokens_estimated and flight.output_tokens < _FIRST.output_tokens
         return engine, forces_length and not is_short
 
-    async def _ask(self, engine: HttpEngine) -> Flight:
+    async def _ask(self, engine: HttpEngine, request: Request) -> Flight:
         flight = Flight()
         try:
             async with asyncio.timeout(self._first_answer_s):
-                await engine.generate(_FIRST, flight)
+                await engine.generate(request, flight)
         except TimeoutError:
             url, limit_s = self._endpoint.url, self._first_answer_s
-            raise EngineError(f"{url} did not finish a first request of 16 tokens within {limit_s:g} s") from None
+            tokens = request.output_tokens
+            raise EngineError(f"{url} did not finish a first request of {tokens} tokens within {limit_s:g} s") from None
         return flight
 
     def _judge(self, flight: Flight, *, came_at_once: bool) -> None:

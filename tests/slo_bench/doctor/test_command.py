@@ -13,7 +13,7 @@ from slo_bench.doctor.command import line
 from slo_bench.doctor.document import CheckRow, DoctorDocument, Fitness, find_doctor, this_client
 
 NAMES = [
-    *("open files", "local ports", "CPU governor", "clock source", "cores", "GPU", "vLLM"),
+    *("open files", "local ports", "CPU governor", "clock source", "cores", "GPU", "power", "vLLM"),
     *("idle client", "pauses", "steal time", "UTC", "client"),
 ]
 

@@ -134,7 +134,11 @@ class TestFirstAnswer:
         at_once = streamed([(0.0, b"".join([*words, event(finish(usage=16)), event(DONE)]))])
         with pytest.raises(EngineError, match="does not stream: all 16 tokens came at once"):
             entered({CHAT: at_once})
-        entered({CHAT: in_turn(at_once, FIRST)})
+        apart = [(0.001, event(token("x", usage=index + 1))) for index in range(64)]
+        longer = streamed([*apart, (0.0, event(finish(usage=64)) + event(DONE))])
+        server = entered({CHAT: in_turn(at_once, longer)})
+        asked = [each.json["max_tokens"] for each in server.received if each.path == CHAT]
+        assert asked == [16, 64]
 
     @pytest.mark.parametrize("status", [400, 422])
     @pytest.mark.parametrize("field", ["min_tokens", "ignore_eos"])
