@@ -301,4 +301,5 @@ class TestWarmCache:
         assert [len(reasons) for reasons in cached] == [0, 1, 0, 0]
         assert "restart the server or use another --seed" in cached[1][0]
         assert codes[1] == 3
-        assert all(abs(row["prompt_tokens_mean"] / 192 - 1) < 0.01 for row in rows)
+        # Some 32 prompts of 192 tokens (sd 7) have a mean that is known to 0.65 %: three of these.
+        assert all(abs(row["prompt_tokens_mean"] / 192 - 1) < 0.02 for row in rows)
