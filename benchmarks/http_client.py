@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--repeat", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.tokens < 2:  # noqa: PLR2004
+    if options.tokens < 2:  # noqa: PLR2004 - its message says why
         parser.error("--tokens must be at least 2: one token has no time per token")
     if options.client:
         with asyncio.Runner(loop_factory=RealLoop) as runner:

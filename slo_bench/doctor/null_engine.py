@@ -44,7 +44,7 @@ class TrueAnswer:
     @property
     def tpot_s(self) -> float | None:
         """Mean time per token after the first; None for one token."""
-        return None if self.tokens < 2 else (self.last_token_s - self.first_token_s) / (self.tokens - 1)  # noqa: PLR2004
+        return None if self.tokens < 2 else (self.last_token_s - self.first_token_s) / (self.tokens - 1)  # noqa: PLR2004 - one gap
 
 
 @dataclass(frozen=True, slots=True)

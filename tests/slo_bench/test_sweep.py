@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from engines import Act, Scripted, ScriptedHost, answer, blocking, fail, words
+from stopping import too_slow_above
 
 from gates.capacity import Capacity, CapacityVerdict, Observation, Strategy, conclude
 from gates.slo import DEFAULT_SLO, parse_objective
@@ -28,7 +29,6 @@ from slo_bench.store import RunStore
 from slo_bench.sweep import Sweeper, SweepPlan
 from traffic.errors import EngineError, InvalidMeasurement
 from traffic.probe import Progress
-from traffic.records import Flight, Request
 from traffic.step_model import EngineSettings
 from traffic.virtual_time import run_virtual
 from traffic.workload import CHAT_MIX, fixed_lengths
@@ -99,21 +99,6 @@ def simulated(
             return document if then is None else await then(sweeper)
 
     return run_virtual(main())
-
-
-def overloaded_above(limit_rps: float) -> Act:
-    """Answers in about a second, and not in time while more than that limit's worth are in flight."""
-    open_now = 0
-
-    async def act(request: Request, flight: Flight) -> None:
-        nonlocal open_now
-        open_now += 1
-        try:
-            await answer(ttft_s=0.98 if open_now <= limit_rps else 2.04)(request, flight)
-        finally:
-            open_now -= 1
-
-    return act
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +179,7 @@ def test_another_seed_measures_another_draw(measured: Path, tmp_path: Path) -> N
 
 def test_the_view_sees_each_step_with_the_bracket_so_far(tmp_path: Path) -> None:
     notes = Notes()
-    found = scripted(overloaded_above(12), tmp_path / "brief", view=notes)
+    found = scripted(too_slow_above(12), tmp_path / "brief", view=notes)
     assert notes.warmed == 1
     assert [each.rate_rps for each in notes.steps] == [row.rate_rps for row in found.probes]
     assert notes.rows == found.probes
