@@ -85,6 +85,13 @@ def _advise() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]
     return AdviseOptions, advise
 
 
+def _tune() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.moe.tune_command import tune
+    from slo_bench.moe.tune_options import TuneOptions
+
+    return TuneOptions, tune
+
+
 def _doctor() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
     from slo_bench.config import DoctorOptions
     from slo_bench.doctor.command import doctor
@@ -109,6 +116,7 @@ COMMANDS = {
         "Say what finished runs found: table, note, page, summary; or whether it became slower.", _report
     ),
     "advise": Command("Answer vLLM's warning about a default MoE config, as far as that goes without a GPU.", _advise),
+    "tune": Command("Find the fastest MoE kernel configurations that are slower under no routing.", _tune),
     "simulate": Command("Serve the simulated engine as an OpenAI-compatible server.", _simulate),
     "doctor": Command("See what this client can send, and whether host and GPU are fit to measure.", _doctor),
     "demo": Command("See it work without a server: four SIMULATED arms, one lab note, truth beside finding.", _demo),
