@@ -12,7 +12,8 @@ from enum import StrEnum
 from fractions import Fraction
 
 from gates.answers import FoundBy, Grade
-from gates.proportion import ALPHA, POWER, p_worse, smallest_visible_drop, wilson_interval
+from gates.effect import AnswerMetric, Effect
+from gates.proportion import ALPHA, POWER, p_worse, paired_interval, smallest_visible_drop, wilson_interval
 from traffic.errors import UsageError
 
 FEW_CUT = 2
@@ -134,6 +135,22 @@ def compare(first: AccuracyRun, other: AccuracyRun) -> Comparison:
     lost = tuple(index for index, was in was_right.items() if was and not is_right[index])
     gained = tuple(index for index, was in was_right.items() if is_right[index] and not was)
     return Comparison(first.label, lost, gained, p_worse(len(lost), len(gained)))
+
+
+def effect_of(first: AccuracyRun | None, other: AccuracyRun | None) -> Effect:
+    """The difference in accuracy of two arms, item by item: right answers over all items, other less first.
+
+    n_pairs: items. None for a run that has no accuracy (None, failed requests, cut answers), and for two that were not
+    asked the same: then there is no pair.
+    """
+    nothing = Effect(AnswerMetric.ACCURACY, None, None, 0, 0)
+    if first is None or other is None or differences(first, other):
+        return nothing
+    if any(_spoiled(run, score(run.results)) for run in (first, other)):
+        return nothing
+    found, n = compare(first, other), len(first.results)
+    lost, gained = len(found.lost), len(found.gained)
+    return Effect(AnswerMetric.ACCURACY, (gained - lost) / n, paired_interval(lost, gained, n), n, 0)
 
 
 def differences(first: AccuracyRun, other: AccuracyRun) -> tuple[str, ...]:

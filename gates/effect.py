@@ -17,6 +17,7 @@ __all__ = [
     "CONFIDENCE",
     "MIN_PAIRS",
     "NOT_TOLD_APART",
+    "AnswerMetric",
     "Bracket",
     "Effect",
     "EffectMetric",
@@ -44,6 +45,12 @@ class EffectMetric(StrEnum):
     TTFT_MEAN = "mean TTFT"
     TPOT_P99 = "p99 TPOT"
     TTFT_P99 = "p99 TTFT"
+
+
+class AnswerMetric(StrEnum):
+    """What answers are worth, once per arm; its effect is a difference of shares, see `gates.accuracy.effect_of`."""
+
+    ACCURACY = "accuracy"
 
 
 class Finding(StrEnum):
@@ -79,14 +86,15 @@ _MEANING = {
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """`other` against `base` in one metric, as shares: -0.03 is 3 % less than the base.
+    """`other` against `base` in one metric, as shares: -0.03 is 3 % less than the base; of accuracy, 3 points less.
 
     share: exp(mean log ratio) - 1, None without a usable pair. interval: its 95 % interval by t over the pairs, None
-    with fewer than two. n_pairs: usable pairs. missing_pairs: repeats that have no usable pair, because one arm lacks
-    the window or its value; a percentile that falls on a failure is such a value, so it must be told.
+    with fewer than two. n_pairs: usable pairs; of accuracy they are items. missing_pairs: repeats that have no usable
+    pair, because one arm lacks the window or its value; a percentile that falls on a failure is such a value, so it
+    must be told.
     """
 
-    metric: EffectMetric | SpentMetric
+    metric: EffectMetric | SpentMetric | AnswerMetric
     share: float | None
     interval: tuple[float, float] | None
     n_pairs: int

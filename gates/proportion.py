@@ -43,6 +43,21 @@ def wilson_interval(right: int, n: int) -> tuple[float, float] | None:
     return max(0.0, min(share, low)), min(1.0, max(share, high))  # rounding must not push 0 and 1 out of it
 
 
+def paired_interval(lost: int, gained: int, n: int) -> tuple[float, float] | None:
+    """The 95 % interval of the difference of two shares over the same n items; None without items.
+
+    lost, gained: items that only the first, or only the second, has right; the difference is (gained - lost) / n. It is
+    Wald's interval with one lost and one gained item added, so that it keeps its width where nothing differs (D. G.
+    Bonett and R. M. Price, J. Educ. Behav. Stat. 37, 2012, p. 479).
+    """
+    if n == 0:
+        return None
+    z = float(special.ndtri((1 + CONFIDENCE) / 2))
+    less, more = (lost + 1) / (n + 2), (gained + 1) / (n + 2)
+    half = z * math.sqrt((less + more - (more - less) ** 2) / (n + 2))
+    return max(-1.0, more - less - half), min(1.0, more - less + half)
+
+
 def p_worse(lost: int, gained: int) -> float:
     """How often chance alone loses so many items or more, of those that differ: McNemar's test, exact and one-sided.
 

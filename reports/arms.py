@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gates.effect import Effect, EffectMetric, bracket_effect, effect
+from gates.accuracy import effect_of
+from gates.effect import AnswerMetric, Effect, EffectMetric, bracket_effect, effect
 from gates.slo import Objective, parse_objective
 from gates.spending import SpentMetric
+from reports.changes import Metric
 from reports.cost import CostDocument, read_cost, session_usd
 from reports.effect_document import DifferenceRow, EffectDocument
 from reports.gates_document import GatesDocument
@@ -150,27 +152,34 @@ class Experiment:
         """What every heading, figure and caption must say; empty for a measurement on a server."""
         return mark_of(self.arms, is_simulated=self.document.engine == "simulated")
 
-    def effect(self, arm: Arm, metric: EffectMetric | SpentMetric) -> Effect:
-        """The effect of an arm against the baseline at the anchor rate; of dollars at each one's capacity."""
+    def effect(self, arm: Arm, metric: Metric) -> Effect:
+        """The effect of an arm against the baseline at the anchor rate.
+
+        Of dollars it is at each one's capacity, of accuracy at whatever load its gate was held.
+        """
+        if isinstance(metric, AnswerMetric):
+            runs = (None if each.gate is None else each.gate.run() for each in (self.baseline, arm))
+            return effect_of(*runs)
         if metric is SpentMetric.USD_PER_MILLION:
             return _cost_effect(self.baseline.cost, arm.cost)
         return effect(metric, *paired_values(self.baseline, arm, self.document.anchor_rps, metric))
 
-    def drift(self, metric: EffectMetric | SpentMetric) -> Effect | None:
+    def drift(self, metric: Metric) -> Effect | None:
         """The same of the arm that equals the baseline; None without one."""
         return None if self.drift_arm is None else self.effect(self.drift_arm, metric)
 
     @property
-    def spent_metrics(self) -> tuple[SpentMetric, ...]:
-        """What was measured of power, energy and money in the baseline, so that arms can be held against it."""
+    def other_metrics(self) -> tuple[AnswerMetric | SpentMetric, ...]:
+        """What was measured in the baseline beside latency, so that arms can be held against it."""
         rows = self.baseline.at(self.document.anchor_rps).whole
         cost = self.baseline.cost
-        has = {
+        has: dict[AnswerMetric | SpentMetric, bool] = {
+            AnswerMetric.ACCURACY: self.effect(self.baseline, AnswerMetric.ACCURACY).share is not None,
             SpentMetric.POWER_MEAN: any(row.power_mean_w is not None for row in rows),
             SpentMetric.JOULES_PER_TOKEN: any(row.joules_per_output_token is not None for row in rows),
             SpentMetric.USD_PER_MILLION: cost is not None and cost.per_million_output_usd is not None,
         }
-        return tuple(metric for metric in SpentMetric if has[metric])
+        return tuple(metric for metric, is_there in has.items() if is_there)
 
     @property
     def session_usd(self) -> float | None:
@@ -205,9 +214,9 @@ def _cost_effect(base: CostDocument | None, other: CostDocument | None) -> Effec
     return bracket_effect(SpentMetric.USD_PER_MILLION, ends[0], ends[1], at=(at[0], at[1]))
 
 
-def value_of(row: ProbeRow, metric: EffectMetric | SpentMetric) -> float | None:
-    """A window's value of a metric, in seconds, watts or joules; None of dollars, which no window has."""
-    values: dict[EffectMetric | SpentMetric, float | None] = {
+def value_of(row: ProbeRow, metric: Metric) -> float | None:
+    """A window's value of a metric, in seconds, watts or joules; None of dollars and accuracy, which no window has."""
+    values: dict[Metric, float | None] = {
         EffectMetric.TPOT_MEAN: row.tpot_mean_s,
         EffectMetric.TTFT_MEAN: row.ttft_mean_s,
         EffectMetric.TPOT_P99: row.tpot_p99_s,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gates.effect import CONFIDENCE, EffectMetric
+from gates.effect import CONFIDENCE, AnswerMetric, EffectMetric
 from gates.spending import SpentMetric
 from reports import numbers
 from reports.arms import Arm, Experiment
+from reports.changes import Metric, change
 from reports.evidence import struck_because
 from reports.findings import capacity_claim, experiment_rows, mean_of
 from reports.run_directory import ProbeRow
 from reports.story import Cell, Column, Row, Table
 
 Form = Callable[[float | None], str]
-Metric = EffectMetric | SpentMetric
 
 NO_VALUE = "-"
 ARRIVAL_SETS_IT = "set by the arrival rate"
@@ -53,7 +53,7 @@ def _rows(experiment: Experiment, columns: Sequence[Column]) -> Iterator[Row]:
     )
     yield row("output tokens per request", _over_windows(experiment, lambda row: row.output_tokens_mean, numbers.count))
     yield row("send lag p99 (ms), worst window", lambda arm: _worst_lag(experiment, arm))
-    yield row(_accuracy_name(experiment), _accuracy)
+    yield row(_accuracy_name(experiment), _accuracy, _effect_of(experiment, AnswerMetric.ACCURACY))
     for name, of_row, form, metric in _POWER:
         yield row(name, _over_windows(experiment, of_row, form), _effect_of(experiment, metric))
     yield row(
@@ -162,7 +162,7 @@ def _effect_of(experiment: Experiment, metric: Metric | None) -> Callable[[Arm],
         found = None if metric is None else experiment.effect(arm, metric)
         if found is None or found.share is None:
             return _NO_CELL
-        return Cell(numbers.signed_share(found.share), found.share)
+        return Cell(change(found.metric, found.share), found.share)
 
     return cell
 
@@ -175,7 +175,7 @@ def _worst_lag(experiment: Experiment, arm: Arm) -> Cell:
 
 def _accuracy_name(experiment: Experiment) -> str:
     has_interval = any(arm.gate is not None and arm.gate.accuracy_interval for arm in experiment.arms)
-    return f"GSM8K, right of asked{f' ({numbers.confidence(CONFIDENCE)} interval)' if has_interval else ''}"
+    return f"accuracy, right of asked{f' ({numbers.confidence(CONFIDENCE)} interval)' if has_interval else ''}"
 
 
 def _accuracy(arm: Arm) -> Cell:

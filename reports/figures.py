@@ -64,7 +64,7 @@ def _rate_panel(axes: Axes, metric: Metric, arms: Sequence[Arm]) -> None:
         values.append(limit_s * 1000)
     percentiles = " and ".join(f"p{percentile}" for percentile in sorted({each for _, each in limits})) or "p99"
     axes.set_title(f"{percentiles} {metric.upper()} (ms)", loc="left", fontsize=10)
-    axes.set_xlabel("request rate (req/s)")
+    axes.set_xlabel("request rate (req/s)" + ("; arms are drawn side by side" if len(arms) > 1 else ""))
     axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
     rates = [row.rate_rps for arm in arms for row in arm.sweep.probes if row.rate_rps is not None]
     if rates:

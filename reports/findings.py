@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gates.capacity import CapacityVerdict, rate_text
-from gates.effect import Effect, EffectMetric, Finding, conclude
+from gates.effect import AnswerMetric, Effect, EffectMetric, Finding, conclude
 from gates.slo import Objective
 from gates.spending import SpentMetric
 from reports import numbers
 from reports.arms import TOKENS_APART_SHARE, Arm, Experiment
+from reports.changes import change, change_interval
 from reports.markdown import code, escape, struck
 from reports.run_directory import ProbeRow, SweepDocument
+from reports.starts import starts_lines
 
 
 def objective_text(objective: Objective) -> str:
@@ -72,12 +74,12 @@ def effect_text(effect: Effect | None) -> str:
     """An effect with its interval and pairs: -2.9 % (-3.4 % to -2.4 %, 3 pairs)."""
     if effect is None or effect.share is None:
         return numbers.NOT_MEASURED
-    interval = "no interval" if effect.interval is None else numbers.signed_interval(effect.interval)
+    interval = "no interval" if effect.interval is None else change_interval(effect.metric, effect.interval)
     if effect.metric is SpentMetric.USD_PER_MILLION:
         return f"{numbers.signed_share(effect.share)} ({interval} by the brackets of both)"
     missing = f", {numbers.count(effect.missing_pairs)} more without a value" if effect.missing_pairs else ""
-    pairs = numbers.plural(effect.n_pairs, "pair")
-    return f"{numbers.signed_share(effect.share)} ({interval}, {pairs}{missing})"
+    pairs = numbers.plural(effect.n_pairs, "item" if effect.metric is AnswerMetric.ACCURACY else "pair")
+    return f"{change(effect.metric, effect.share)} ({interval}, {pairs}{missing})"
 
 
 def capacity_relation(arm: Arm, equals: Sequence[Arm]) -> str:
@@ -119,6 +121,7 @@ def fault_lines(experiment: Experiment) -> list[str]:
         if arm.run.status != "done":
             reason = f": {escape(arm.run.reason)}" if arm.run.reason else ""
             lines.append(f"The run of {name} is {arm.run.status}{reason}.")
+        lines += starts_lines(arm)
         if sweep.warm_up is None or not sweep.warm_up.is_warm:
             lines.append(f"{name}: {warm_up_text(sweep)}.")
         invalid = sum(not row.is_valid for row in sweep.probes)

@@ -27,13 +27,23 @@ from traffic.errors import UsageError
 _OPENING = re.compile(r"<details>\n<summary>([^<>]*)</summary>")
 _CLOSING = "</details>"
 _COMMENT = re.compile(r"<!--.*-->", re.DOTALL)
+_REMARKS = re.compile(r'<template id="own-remarks">([^<>]*)</template>')
 _FIGURES = frozenset(("image/svg+xml", "image/png", "image/jpeg"))
 
 
-def html_page(markdown: str, *, title: str, base: Path, mark: str = "", slow: Sequence[SlowWindow] = ()) -> str:
+def html_page(
+    markdown: str,
+    *,
+    title: str,
+    base: Path,
+    mark: str = "",
+    slow: Sequence[SlowWindow] = (),
+    remarks: str | None = None,
+) -> str:
     """The page. title: plain text. base: the folder that the note's links start from; its figures are read from there.
 
-    mark: what every heading must say, as SIMULATED.
+    mark: what every heading must say, as SIMULATED. remarks: their source, which the page keeps unseen beside what
+    became of it, so that `remarks_of` gives it back.
 
     Raises UsageError for a figure that is missing, or that would have to be fetched from elsewhere.
     """
@@ -48,7 +58,13 @@ def html_page(markdown: str, *, title: str, base: Path, mark: str = "", slow: Se
                 child.attrs["href"] = _inline(str(child.attrs["href"]), base)
     body = parser.renderer.render(tokens, parser.options, {})
     page = _environment().get_template("page.html.j2")
-    return page.render(title=title, body=Markup(body), mark=mark, slow=slow)  # noqa: S704 - rendered above without raw HTML
+    return page.render(title=title, body=Markup(body), mark=mark, slow=slow, remarks=remarks)  # noqa: S704 - rendered above without raw HTML
+
+
+def remarks_of(page: str) -> str | None:
+    """The source of the remarks that a page of ours keeps; None where it has none."""
+    found = _REMARKS.search(page)
+    return None if found is None else html.unescape(found[1])
 
 
 def _environment() -> Environment:

@@ -98,6 +98,13 @@ def signed_interval(ends: tuple[float, float] | None) -> str:
     return NOT_MEASURED if ends is None else f"{signed_share(ends[0])} to {signed_share(ends[1])}"
 
 
+def points(value_share: float | None, *, unit: bool = True) -> str:
+    """A difference of two shares in percentage points, always signed except for nothing: -2.0 points."""
+    if value_share is None or not math.isfinite(value_share * 100):
+        return NOT_MEASURED
+    return _with_unit(_plain(f"{value_share * 100:+,.1f}"), "points", unit=unit)
+
+
 def of(part: int, whole: int) -> str:
     """A count of a count: 3 of 3."""
     return f"{count(part)} of {count(whole)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gates.effect import Effect, conclude
-from gates.spending import SpentMetric
+from gates.effect import conclude
 from reports import numbers
 from reports.arms import Arm, Experiment
+from reports.changes import Metric, with_interval
 from reports.cost import CostDocument, dollars, read_cost
 from reports.effect_document import DifferenceRow
 from reports.power_document import PowerDocument, read_power
@@ -76,7 +76,7 @@ def cost_line(cost: CostDocument) -> str:
 
 def experiment_lines(experiment: Experiment) -> list[str]:
     """Power, energy and money of all arms with the same verdict as latency, and what the session cost."""
-    power, metrics = experiment.baseline.power, experiment.spent_metrics
+    power, metrics = experiment.baseline.power, experiment.other_metrics
     lines = [f"power: not measured: {power.not_measured}"] if power is not None and power.not_measured else []
     for arm in experiment.arms:
         if arm.power is not None and arm.power.not_measured is None:
@@ -84,22 +84,18 @@ def experiment_lines(experiment: Experiment) -> list[str]:
         if arm.cost is not None and arm.cost.usd_per_hour is not None:
             lines.append(f"{arm.label}: {cost_line(arm.cost)}")
     for arm in experiment.compared:
-        lines += [f"{arm.label}: {metric} {effect_text(experiment, arm, metric)}" for metric in metrics]
+        lines += [f"{arm.label}: {metric} {change_text(experiment, arm, metric)}" for metric in metrics]
         lines += [f"{arm.label}: {line}" for line in passport_lines(experiment.passport_differences(arm))]
     usd = experiment.session_usd
     return lines if usd is None else [*lines, f"session: {numbers.usd(usd)}"]
 
 
-def effect_text(experiment: Experiment, arm: Arm, metric: SpentMetric) -> str:
+def change_text(experiment: Experiment, arm: Arm, metric: Metric) -> str:
     """An effect beside its drift: -1.2 % (-1.9 % to -0.5 %), drift +0.3 % (...): no change seen, within drift."""
     effect, drift = experiment.effect(arm, metric), experiment.drift(metric)
-    parts = [_share_text(effect), "drift not measured" if drift is None else f"drift {_share_text(drift)}"]
-    return f"{', '.join(parts)}: {conclude(effect, drift).said}"
-
-
-def _share_text(effect: Effect) -> str:
-    interval = "" if effect.interval is None else f" ({numbers.signed_interval(effect.interval)})"
-    return f"{numbers.signed_share(effect.share)}{interval}"
+    beside = "not measured" if drift is None else with_interval(metric, drift.share, drift.interval)
+    told = with_interval(metric, effect.share, effect.interval)
+    return f"{told}, drift {beside}: {conclude(effect, drift).said}"
 
 
 def passport_lines(rows: Sequence[DifferenceRow]) -> list[str]:

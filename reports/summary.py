@@ -16,6 +16,7 @@ from reports.findings import experiment_rows, mean_of
 from reports.gates_document import GatesDocument
 from reports.passport import machine_facts, server_facts
 from reports.run_directory import SCHEMA_VERSION, ProbeRow
+from reports.starts import server_starts
 from reports.story import Decided
 from reports.summary_document import (
     AccuracySummary,
@@ -146,6 +147,9 @@ def _arm(experiment: Experiment, arm: Arm) -> ArmSummary:
         joules_per_output_token=mean_of([row.joules_per_output_token for row in rows]),
         usd_per_million_output_tokens=None if cost is None else cost.per_million_output_usd,
         windows=list(_windows(arm)),
+        power_not_measured=None if arm.power is None else arm.power.not_measured,
+        usd_per_hour=None if cost is None else cost.usd_per_hour,
+        server_starts=server_starts(arm),
         facts={**dict(server_facts(arm.engine)), **dict(machine_facts(arm.run))},
     )
 
@@ -216,7 +220,7 @@ def _effects(experiment: Experiment) -> Iterator[EffectSummary]:
     if experiment.document.anchor_rps is None:
         return
     for arm in experiment.compared:
-        for metric in EffectMetric:
+        for metric in (*EffectMetric, *experiment.other_metrics):
             effect, drift = experiment.effect(arm, metric), experiment.drift(metric)
             yield EffectSummary(
                 arm=arm.label,

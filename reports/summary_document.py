@@ -14,7 +14,8 @@ from pydantic import Field
 from gates.capacity import CapacityVerdict
 from gates.comparison import Claim, ComparedMetric
 from gates.decision import Decision, Ground
-from gates.effect import EffectMetric, Finding
+from gates.effect import AnswerMetric, EffectMetric, Finding
+from gates.spending import SpentMetric
 from gates.verdict import LimitedBy
 from reports.effect_document import Outcome
 from reports.run_directory import SCHEMA_VERSION, Document, EngineKind, Status
@@ -71,8 +72,9 @@ class AccuracySummary(Document):
 class ArmSummary(Document):
     """One arm. directory: relative to the session's. facts: what server and client host tell of themselves.
 
-    power_mean_w, joules_per_output_token: at the anchor rate, of all GPUs. usd_per_million_output_tokens: at the arm's
-    own capacity.
+    power_mean_w, joules_per_output_token: at the anchor rate, of all GPUs; power_not_measured: why there is none.
+    usd_per_hour: of the whole machine, as given. usd_per_million_output_tokens: at the arm's own capacity.
+    server_starts: that its windows were measured on, more than 1 where the sweep was stopped and went on.
     """
 
     label: str
@@ -97,14 +99,20 @@ class ArmSummary(Document):
     joules_per_output_token: float | None
     usd_per_million_output_tokens: float | None
     windows: list[WindowSummary]
+    power_not_measured: str | None = None
+    usd_per_hour: float | None = None
+    server_starts: int = 1
     facts: dict[str, str]
 
 
 class EffectSummary(Document):
-    """An arm against the baseline at the anchor rate, with the drift in the same metric beside it."""
+    """An arm against the baseline at the anchor rate, with the drift in the same metric beside it.
+
+    Of dollars it is at each arm's own capacity. Of accuracy shares are differences of shares, and pairs are items.
+    """
 
     arm: str
-    metric: EffectMetric
+    metric: EffectMetric | SpentMetric | AnswerMetric
     share: float | None
     interval: tuple[float, float] | None
     n_pairs: int

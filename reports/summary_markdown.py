@@ -60,4 +60,4 @@ def _effect(each: EffectSummary) -> str:
     drift = "not measured" if each.drift_share is None else numbers.signed_share(each.drift_share)
     interval = "" if each.interval is None else f" ({numbers.signed_interval(each.interval)})"
     effect = f"{numbers.signed_share(each.share)}{interval}"
-    return f"{code(each.arm)}, mean TPOT: {effect}, drift {drift}: {each.finding}"
+    return f"{code(each.arm)}, mean TPOT: {effect}, drift {drift}: {each.finding.said}"

@@ -9,6 +9,7 @@ from itertools import chain
 from gates.effect import CONFIDENCE, EffectMetric, conclude, smallest_visible_share
 from reports import numbers
 from reports.arms import Arm, Experiment
+from reports.changes import size
 from reports.evidence import struck_because
 from reports.findings import effect_text, truth_verdict
 from reports.markdown import Align, code, escape, struck, table
@@ -32,10 +33,10 @@ def effects(experiment: Experiment) -> str:
     rows = []
     for arm in experiment.compared:
         why_not = struck_because(experiment, arm)
-        for metric in (*EffectMetric, *experiment.spent_metrics):
+        for metric in (*EffectMetric, *experiment.other_metrics):
             effect, drift = experiment.effect(arm, metric), experiment.drift(metric)
-            visible = numbers.share(smallest_visible_share(effect, drift))
-            finding = conclude(effect, drift)
+            visible = size(metric, smallest_visible_share(effect, drift))
+            finding = conclude(effect, drift).said
             told = [effect_text(effect), effect_text(drift), visible]
             if why_not is None:
                 rows.append([code(arm.label), metric, *told, finding])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gates.capacity import CapacityVerdict
 from gates.decision import WORTH_SHARE, Decision, Ground, decide, payback_s
-from gates.effect import Effect, conclude, smallest_visible_share
+from gates.effect import AnswerMetric, Effect, conclude, smallest_visible_share
 from reports import numbers
 from reports.arms import Arm, Experiment
 from reports.compare_words import sentence
@@ -24,6 +24,7 @@ from reports.findings import (
 from reports.gates_words import score_text, verdict_text
 from reports.kernels import KernelsDocument, read_kernels, typical
 from reports.markdown import code, escape, struck
+from reports.spending import change_text
 from reports.story import Decided, Kind, Story
 from reports.text_words import text_lines
 
@@ -188,7 +189,16 @@ def _accuracy_part(experiment: Experiment) -> str:
         if arm.gate is not None
     ]
     told = f"Accuracy: {'; '.join(parts)}." if parts else "Accuracy was not measured."
-    return " ".join([told, *(f"{escape(line[:1].upper() + line[1:])}." for line in text_lines(experiment))])
+    texts = (f"{escape(line[:1].upper() + line[1:])}." for line in text_lines(experiment))
+    return " ".join([told, *_accuracy_changes(experiment), *texts])
+
+
+def _accuracy_changes(experiment: Experiment) -> Iterator[str]:
+    """Each arm's difference to the baseline beside the drift; nothing where the gate has no accuracy."""
+    for arm in experiment.compared:
+        if experiment.effect(arm, AnswerMetric.ACCURACY).share is not None:
+            told = change_text(experiment, arm, AnswerMetric.ACCURACY)
+            yield f"{code(arm.label)} item by item against {code(experiment.baseline.label)}: {told}."
 
 
 def _power_part(experiment: Experiment) -> str:

@@ -212,6 +212,9 @@ class DemoOptions(Options):
 
     runs_dir: Path = option(Path("runs"), "where the demo's directory demo-N is made", group=_RUN, metavar="DIR")
     seed: int = option(0, "of load and engine", group=_RUN, metavar="N", ge=0)
+    usd_per_hour: float = option(
+        3.0, "an assumed price of the machine, so that the note has dollars", group=_RUN, metavar="USD", gt=0
+    )
     lab_notes: Path | None = option(
         None, "also write the note and its figures into this folder", group=_RUN, metavar="DIR"
     )

@@ -18,8 +18,10 @@ import numpy as np
 from gates.slo import DEFAULT_SLO
 from reports.findings import capacity_text
 from reports.run_directory import SweepDocument, TruthArm, TruthDocument, to_json
+from slo_bench.accuracy.holding import GatePlan
 from slo_bench.bench import Load
 from slo_bench.config import DemoOptions
+from slo_bench.demo_items import demo_answers, demo_items
 from slo_bench.experiment.arms import Arm, Experiment, run_experiment
 from slo_bench.hosts.simulated import SimulatedHost
 from slo_bench.modes import Mode, mode_named
@@ -42,6 +44,8 @@ DRIFT_SHARE_PER_HOUR = -0.0056
 
 COLD_COST_S, CACHED_COST_S = 0.15, 0.02
 """First use of a batch shape: compiled on the first server, read from the compile cache by the later ones."""
+
+ACCURACY_FLOOR = 0.7
 
 PLAIN_WINDOW_S = 120.0
 NOTE = "note.md"
@@ -99,7 +103,7 @@ async def demo(options: DemoOptions, mode: Mode | None = None) -> int:
     experiment = Experiment(
         label="demo",
         title="A tuned kernel, its copy and a machine that speeds up",
-        arms=[_arm(hidden, plan) for hidden in ARMS],
+        arms=[_arm(hidden, plan, options.usd_per_hour) for hidden in ARMS],
         drift_arm=ARMS[-1].label,
         plan=plan,
     )
@@ -129,8 +133,9 @@ def _keep(directory: Path, kept: Path) -> None:
         shutil.copyfile(document, target)
 
 
-def _arm(hidden: Hidden, plan: SweepPlan) -> Arm:
+def _arm(hidden: Hidden, plan: SweepPlan, usd_per_hour: float) -> Arm:
     seed = plan.load.seed
+    around = Surroundings(PowerSource(reason=SIMULATED), usd_per_hour=usd_per_hour)
     config = {
         "engine": "simulated",
         "simulated": dataclasses.asdict(hidden.settings),
@@ -138,11 +143,13 @@ def _arm(hidden: Hidden, plan: SweepPlan) -> Arm:
         "length_scale": plan.load.length_scale,
         "objectives": [str(each) for each in plan.load.slo],
         "mode": plan.mode.name,
-        "command": ["slo-bench", "demo", "--seed", str(seed)],
+        "usd_per_hour": usd_per_hour,
+        "command": ["slo-bench", "demo", "--seed", str(seed), "--usd-per-hour", f"{usd_per_hour:g}"],
     }
     return Arm(
-        record=RunRecord(hidden.label, "simulated", seed, config, around=Surroundings(PowerSource(reason=SIMULATED))),
-        host=lambda start: SimulatedHost(hidden.settings, seed=seed, start=start),
+        record=RunRecord(hidden.label, "simulated", seed, config, around=around),
+        host=lambda start: SimulatedHost(hidden.settings, seed=seed, start=start, known=demo_answers()),
+        gate=GatePlan(demo_items(), floor=ACCURACY_FLOOR, why_no_text=SIMULATED),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -73,6 +74,8 @@ def _derived(directory: Path) -> Iterator[float]:
         yield sum(row["n"] for row in rows)
         yield sum(row["failed"] for row in rows)
         yield sum(not row["is_valid"] for row in sweep["probes"])
+        by_start = Counter(row.get("server_start", 0) for row in sweep["probes"])
+        yield from (len(by_start), *by_start.values())
         yield from (mean for name in _MEANS if (mean := _mean([row.get(name) for row in rows])) is not None)
         yield from _lengths_apart(_whole(arms[experiment["baseline"]], rate_rps), rows)
         yield from _kernels(directory / "arms" / label / "kernels.json", directory, experiment)
@@ -81,6 +84,7 @@ def _derived(directory: Path) -> Iterator[float]:
         yield from _effects(arms, experiment, rate_rps)
     yield from _gains_of_comparisons(directory)
     yield from _money(directory, experiment)
+    yield from _accuracy(directory, experiment)
 
 
 def _whole(sweep: dict[str, Any], rate_rps: float | None) -> list[dict[str, Any]]:
@@ -194,3 +198,23 @@ def _money(directory: Path, experiment: dict[str, Any]) -> Iterator[float]:
                 other["per_million_interval_usd"][1] / base["per_million_interval_usd"][0] - 1,
             )
             yield (ends[1] - ends[0]) / 2 + max(map(abs, drift))
+
+
+def _accuracy(directory: Path, experiment: dict[str, Any]) -> Iterator[float]:
+    """Differences of accuracy by the items of each arm, adjusted Wald intervals, and what they could have shown."""
+    paths = {label: directory / "arms" / label / "gates.json" for label in experiment["arms"]}
+    right = {
+        label: [row["grade"] == "right" for row in json.loads(path.read_bytes())["items"]]
+        for label, path in paths.items()
+        if path.exists()
+    }
+    base, found = right.get(experiment["baseline"], []), {}
+    for label, own in right.items():
+        steps = [int(is_right) - int(was) for was, is_right in zip(base, own, strict=True)]
+        padded = np.array([*steps, 1, -1])
+        half = stats.norm.ppf(0.975) * padded.std() / len(padded) ** 0.5
+        found[label] = [float(np.mean(steps)), float(padded.mean() - half), float(padded.mean() + half)]
+    reach = max(map(abs, found.get(experiment["drift_arm"] or "", [0.0])))
+    for share in found.values():
+        yield from share
+        yield (share[2] - share[1]) / 2 + reach

@@ -12,6 +12,7 @@ from reports.page import Page
 from reports.passport import server_facts
 from reports.run_directory import Json
 from reports.spending import read_by
+from reports.starts import server_starts
 
 
 def environment(page: Page) -> Iterator[str]:
@@ -42,7 +43,8 @@ def _engine_line(arm: Arm) -> str:
     kind = "SIMULATED engine" if arm.is_simulated else f"engine {engine.kind}"
     version = "version not known" if engine.version is None else f"version {escape(engine.version)}"
     length = numbers.count(engine.max_model_len)
-    start = numbers.count(engine.start)
+    start, starts = numbers.count(engine.start), server_starts(arm)
+    start += f", the last of {numbers.count(starts)}" if starts > 1 else ""
     return f"{code(arm.label)}: {kind}, {version}, model {escape(engine.model)}, context {length} tokens, start {start}"
 
 
@@ -74,6 +76,8 @@ def cost(page: Page) -> Iterator[str]:
     header = ["arm", "price per hour", "GPUs", "measurement", "per million output tokens", "range by the bracket"]
     rows = [_cost_row(arm) for arm in priced]
     yield table(header, rows, ["left", "right", "right", "right", "right", "right"])
+    if any(arm.is_simulated for arm in experiment.arms):
+        yield "No machine was paid: the engine is SIMULATED and the price an assumption."
     yield f"The whole session: {numbers.usd(experiment.session_usd)}. Load: {', '.join(load)}."
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gates.capacity import Strategy
 from gates.effect import CONFIDENCE, NOT_TOLD_APART, EffectMetric, smallest_visible_share
 from reports import numbers
+from reports.arms import Arm
 from reports.findings import objective_text, warm_up_text
-from reports.markdown import bullets, code, heading
+from reports.markdown import bullets, code, escape, heading
 from reports.page import Page
+from reports.starts import offset_line
 
 
 def method(page: Page) -> Iterator[str]:
@@ -34,10 +36,21 @@ def method(page: Page) -> Iterator[str]:
             _ARRIVALS,
             *((_POWER,) if any(arm.power is not None for arm in experiment.arms) else ()),
             *((_MONEY,) if any(arm.cost is not None for arm in experiment.arms) else ()),
-            *((_GATE,) if any(arm.gate is not None for arm in experiment.arms) else ()),
+            *_gate(experiment.arms),
             f"Warm-up: {warm}.",
         ]
     )
+
+
+def _gate(arms: Sequence[Arm]) -> Iterator[str]:
+    """What the accuracy gate asked; nothing where it did not run."""
+    asked = dict.fromkeys(
+        f"{numbers.plural(arm.gate.n, 'item')} of {escape(arm.gate.asked.items_source)}"
+        for arm in arms
+        if arm.gate is not None and arm.gate.asked is not None
+    )
+    if asked:
+        yield f"Accuracy gate: {'; '.join(asked)}; {_GATE}"
 
 
 _PASSES = (
@@ -87,8 +100,9 @@ _MONEY = (
     "own capacity, as if that load never stopped."
 )
 _GATE = (
-    "Accuracy gate: the same questions for all arms at temperature zero, under load; right of asked, where no answer "
-    "counts as wrong. An arm that does not pass claims no capacity."
+    "the same for all arms, at temperature zero and under load; right of asked, where no answer counts as wrong. An "
+    "arm that does not pass claims no capacity. Effect and drift of accuracy are in points, item by item, with a "
+    "paired interval."
 )
 
 
@@ -100,6 +114,7 @@ def blind_spots(page: Page) -> Iterator[str]:
         [
             *_resolution_lines(page),
             NOT_TOLD_APART,
+            *(line for arm in experiment.arms if (line := offset_line(arm)) is not None),
             *(_ONE_DRIFT if experiment.drift_arm is not None else ()),
             *_BLIND_SPOTS,
             *(_OF_SIMULATION if any(arm.is_simulated for arm in experiment.arms) else ()),

@@ -31,7 +31,7 @@ async def report(options: ReportOptions) -> int:
     before = None if options.compare_to is None else read_document(options.compare_to, SummaryDocument)
     match options.form:
         case None if not options.github_summary:
-            Console(highlight=False).print(terminal(summary))
+            Console(highlight=False).print(terminal(summary, is_verbose=options.verbose))
         case "json":
             _write(options.output, to_json(summary))
         case "html" | "markdown":

@@ -39,6 +39,7 @@ class ReportOptions(Options):
         "markdown: a note and its figures; html: one page; json: summary.json (default: by FILE's ending)",
         group=_WHAT,
     )
+    verbose: bool = option(default=False, description="on the terminal, every table below the screenful", group=_WHAT)
     remarks: Path | None = option(
         None,
         "Markdown of your own under a section of the note; kept when the note is made again",
@@ -65,6 +66,8 @@ class ReportOptions(Options):
             raise ValueError("--compare-to and --fail-on-regression go together")
         if self.fail_on_regression is not None and not 0 <= self.fail_on_regression < 1:
             raise ValueError("--fail-on-regression is a share of 0 to 1, like 2%")
+        if self.verbose and self.form is not None:
+            raise ValueError("--verbose is for the terminal: a note, a page and JSON have everything anyway")
         if self.form not in {"markdown", "html"} and self._of_the_note():
             raise ValueError(f"{', '.join(self._of_the_note())}: only a note or a page has them, give --output FILE.md")
         return self

@@ -1,4 +1,4 @@
-"""What an author adds to a note: its number, remarks and links. The note is made anew each time; these are kept."""
+"""What an author adds to a note: its number, remarks and links. The note is made anew each time; remarks are kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from reports.html import remarks_of
 from reports.markdown import bullets, escape, heading
 from slo_bench.report.options import ReportOptions
 from traffic.errors import UsageError
@@ -24,16 +25,22 @@ class OwnWords:
 
 
 def own_words(options: ReportOptions) -> OwnWords:
-    """What was given, with the remarks of the note that is there already where no others are.
+    """What was given, with the remarks of the note or page that is there already where no others are.
 
     Raises UsageError for remarks that cannot be read, and for some that hold the marks that keep them.
     """
-    remarks = kept_remarks(options.output) if options.remarks is None else _read(options.remarks)
+    remarks = _kept(options) if options.remarks is None else _read(options.remarks)
     if remarks is not None and (_BEGIN in remarks or _END in remarks):
         raise UsageError(
             f"--remarks {options.remarks} holds the line {_END!r}, which ends remarks in a note: remove it"
         )
     return OwnWords(options.number, remarks, options.see_also)
+
+
+def _kept(options: ReportOptions) -> str | None:
+    if options.form != "html" or options.output is None:
+        return kept_remarks(options.output)
+    return remarks_of(_read(options.output)) if options.output.is_file() else None
 
 
 def kept_remarks(note: Path | None) -> str | None:

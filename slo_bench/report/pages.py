@@ -30,8 +30,9 @@ def write_page(found: Found, summary: SummaryDocument, options: ReportOptions) -
     output, words = options.output.resolve(), own_words(options)
     if isinstance(found, BlockComparison):
         text = with_own_words(compare_note(found.document), words)
-        is_page = options.form == "html"
-        write_text(output, html_page(text, title=summary.title, base=output.parent) if is_page else text)
+        if options.form == "html":
+            text = html_page(text, title=summary.title, base=output.parent, remarks=words.remarks)
+        write_text(output, text)
     elif options.form == "html":
         _html(found, output, words, title=summary.title)
     else:
@@ -54,4 +55,5 @@ def _html(experiment: Experiment, output: Path, words: OwnWords, *, title: str) 
         write_note(experiment, figures / "note.md", figures)
         text = with_own_words(note(experiment, output=output, figures_dir=figures), words)
         slow = [window for arm in experiment.arms if (window := slowest(arm)) is not None]
-        write_text(output, html_page(text, title=title, base=output.parent, mark=experiment.mark, slow=slow))
+        page = html_page(text, title=title, base=output.parent, mark=experiment.mark, slow=slow, remarks=words.remarks)
+        write_text(output, page)

@@ -16,11 +16,13 @@ from gates.accuracy import (
     Score,
     compare,
     differences,
+    effect_of,
     judge_accuracy,
     not_applicable,
     score,
 )
 from gates.answers import Grade
+from gates.effect import Finding, conclude
 from traffic.errors import UsageError
 
 RIGHT, WRONG, NONE = Grade.RIGHT, Grade.WRONG, Grade.NO_ANSWER
@@ -225,3 +227,35 @@ def test_every_item_is_in_one_count(given_grades: list[Grade | str | None]) -> N
 def test_errors_never_pass(given_grades: list[Grade | str | None]) -> None:
     verdict = judge_accuracy(arm(*given_grades, ERROR), floor=0.01, first=arm(*given_grades, RIGHT))
     assert verdict.outcome is AccuracyOutcome.INCONCLUSIVE
+
+
+def test_the_effect_on_accuracy_is_the_difference_over_the_same_items() -> None:
+    found = effect_of(arm(RIGHT, RIGHT, RIGHT, WRONG), arm(RIGHT, WRONG, NONE, RIGHT))
+    assert (found.share, found.n_pairs) == (-0.25, 4)
+    assert found.interval is not None
+    assert found.interval[0] < -0.25 < found.interval[1]
+
+
+@pytest.mark.parametrize(
+    ("right", "right_again", "finding"),
+    [
+        (45, 45, Finding.BELOW_RESOLUTION),
+        (35, 34, Finding.WITHIN_DRIFT),
+        (20, 45, Finding.BETWEEN_INSTANCES),
+    ],
+)
+def test_a_change_of_accuracy_inside_the_drift_is_no_change_seen(
+    right: int, right_again: int, finding: Finding
+) -> None:
+    found = conclude(effect_of(FIRST, shares(right)), effect_of(FIRST, shares(right_again)))
+    assert found is finding
+    assert found.said.startswith("no change seen") == (finding is not Finding.BETWEEN_INSTANCES)
+
+
+@pytest.mark.parametrize(
+    "other", [None, arm(*[RIGHT] * 49, ERROR), arm(*[RIGHT] * 40, *[CUT] * 10), shares(45, items_sha256="other")]
+)
+def test_without_an_accuracy_on_both_sides_there_is_no_effect(other: AccuracyRun | None) -> None:
+    for found in (effect_of(FIRST, other), effect_of(other, FIRST)):
+        assert (found.share, found.interval, found.n_pairs) == (None, None, 0)
+        assert conclude(found, None) is Finding.TOO_FEW_PAIRS

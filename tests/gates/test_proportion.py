@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gates.proportion import ALPHA, CHANCE_FLIPS, POWER, p_worse, smallest_visible_drop, wilson_interval
+from gates.proportion import (
+    ALPHA,
+    CHANCE_FLIPS,
+    POWER,
+    p_worse,
+    paired_interval,
+    smallest_visible_drop,
+    wilson_interval,
+)
 
 counts = st.integers(0, 60)
 
@@ -34,6 +42,44 @@ def test_an_interval_holds_its_share(right: int, wrong: int) -> None:
         low, high = interval
         assert 0 <= low <= right / (right + wrong) <= high <= 1
         assert low < high
+
+
+@settings(max_examples=30)
+@given(counts, counts, counts)
+def test_a_paired_interval_holds_the_difference_and_mirrors(lost: int, gained: int, alike: int) -> None:
+    n = lost + gained + alike
+    interval, mirrored = paired_interval(lost, gained, n), paired_interval(gained, lost, n)
+    if n == 0:
+        assert interval is None
+    else:
+        assert interval is not None
+        assert mirrored is not None
+        low, high = interval
+        assert -1 <= low <= (gained - lost) / n <= high <= 1
+        assert mirrored == pytest.approx((-high, -low))
+
+
+@pytest.mark.parametrize(("lost_share", "gained_share"), [(0.0, 0.0), (0.1, 0.02), (0.2, 0.05), (0.3, 0.0)])
+def test_a_paired_interval_holds_the_true_difference_in_95_percent_of_all_runs(
+    lost_share: float, gained_share: float
+) -> None:
+    n = 24
+    covered = sum(
+        math.comb(n, lost)
+        * math.comb(n - lost, gained)
+        * lost_share**lost
+        * gained_share**gained
+        * (1 - lost_share - gained_share) ** (n - lost - gained)
+        for lost in range(n + 1)
+        for gained in range(n - lost + 1)
+        if (ends := paired_interval(lost, gained, n)) is not None and ends[0] <= gained_share - lost_share <= ends[1]
+    )
+    assert covered > 0.95
+
+
+def test_equal_answers_leave_an_interval_that_only_more_items_narrow() -> None:
+    assert paired_interval(0, 0, 50) == pytest.approx((-0.0533, 0.0533), abs=1e-4)
+    assert paired_interval(0, 0, 1319) == pytest.approx((-0.0021, 0.0021), abs=1e-4)
 
 
 @pytest.mark.parametrize(

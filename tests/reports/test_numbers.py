@@ -19,6 +19,7 @@ ROUNDERS: tuple[Callable[[float | None], str], ...] = (
     numbers.count,
     numbers.share,
     numbers.signed_share,
+    numbers.points,
 )
 
 

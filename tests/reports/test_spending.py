@@ -57,14 +57,14 @@ def finding(experiment: Experiment, metric: SpentMetric | EffectMetric) -> Findi
 def test_runs_of_earlier_versions_have_neither_power_nor_price(small: Path) -> None:
     experiment = read_experiment(small)
     assert (experiment.baseline.power, experiment.baseline.cost, experiment.session_usd) == (None, None, None)
-    assert experiment.spent_metrics == ()
+    assert experiment.other_metrics == ()
     assert experiment_lines(experiment) == []
     assert finding(experiment, SpentMetric.POWER_MEAN) is Finding.TOO_FEW_PAIRS
 
 
 def test_watts_and_joules_beyond_the_drift_are_an_effect(small: Path) -> None:
     experiment = measured(small, WATTS)
-    assert experiment.spent_metrics == (SpentMetric.POWER_MEAN, SpentMetric.JOULES_PER_TOKEN)
+    assert experiment.other_metrics == (SpentMetric.POWER_MEAN, SpentMetric.JOULES_PER_TOKEN)
     effect = experiment.effect(experiment.arm("moe-tuned"), SpentMetric.POWER_MEAN)
     assert effect.share == pytest.approx(-0.10)
     assert effect.n_pairs == 3

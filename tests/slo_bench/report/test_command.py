@@ -31,6 +31,8 @@ def test_without_an_output_it_prints_a_table(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr()
     assert shown.out.startswith("[SIMULATED] [smoke: not a measurement] A faster step against the default")
     assert shown.err == ""
+    assert report(LEVERS, "--verbose") == 0
+    assert capsys.readouterr().out.startswith(shown.out)
 
 
 def test_json_goes_to_stdout_or_to_the_file_whose_ending_asks_for_it(
@@ -92,6 +94,7 @@ def test_the_summary_of_a_ci_job_is_appended_or_printed(
         ((LEVERS, "--compare-to", "x.json", "--fail-on-regression", "2%"), "x.json does not exist"),
         ((LEVERS, "--format", "html"), "--format html needs --output FILE"),
         ((LEVERS, "--format", "pdf"), "input should be 'markdown', 'html' or 'json'"),
+        ((LEVERS, "--format", "json", "--verbose"), "--verbose is for the terminal"),
         ((LEVERS, "--remarks", "x.md"), "--remarks: only a note or a page has them"),
     ],
 )
@@ -121,6 +124,17 @@ def test_the_directory_of_a_comparison_has_every_form(tmp_path: Path, capsys: py
     for name in ("note.md", "page.html"):
         assert report(folder, "--output", tmp_path / name) == 0
         assert "faster against default" in (tmp_path / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["note.md", "page.html"])
+def test_remarks_are_given_once(tmp_path: Path, name: str) -> None:
+    folder, output = LEVERS / "compare" / "default--faster", tmp_path / name
+    (tmp_path / "mine.md").write_text("The fan was **loud**.")
+    assert report(folder, "--output", output, "--remarks", tmp_path / "mine.md") == 0
+    first = output.read_text()
+    assert "Remarks" in first
+    assert report(folder, "--output", output) == 0
+    assert output.read_text() == first
 
 
 @pytest.mark.process

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.html import html_page
 from slo_bench.report.options import ReportOptions
 from slo_bench.report.own_words import OwnWords, kept_remarks, own_words, with_own_words
 from traffic.errors import UsageError
@@ -37,6 +38,28 @@ def test_remarks_survive_when_the_note_is_made_again(tmp_path: Path) -> None:
     assert again == first
     (tmp_path / "mine.md").write_text("Quiet now.")
     assert own_words(options(tmp_path, remarks=tmp_path / "mine.md")).remarks == "Quiet now."
+
+
+@pytest.mark.parametrize("remarks", ["The fan was *loud* < 3 & </template>.\n\n- twice", '## `code`\n\n> "quoted"'])
+def test_remarks_survive_when_the_page_is_made_again(tmp_path: Path, remarks: str) -> None:
+    (tmp_path / "mine.md").write_text(remarks)
+    page = options(tmp_path).model_copy(update={"output": tmp_path / "page.html"})
+
+    def made(given: ReportOptions) -> str:
+        words = own_words(given)
+        return html_page(with_own_words(NOTE, words), title="t", base=tmp_path, remarks=words.remarks)
+
+    first = made(page.model_copy(update={"remarks": tmp_path / "mine.md"}))
+    (tmp_path / "page.html").write_text(first)
+    assert own_words(page).remarks == remarks
+    assert made(page) == first
+
+
+def test_a_page_of_somebody_else_has_no_remarks(tmp_path: Path) -> None:
+    page = options(tmp_path).model_copy(update={"output": tmp_path / "page.html"})
+    assert own_words(page).remarks is None
+    (tmp_path / "page.html").write_text(html_page(NOTE, title="t", base=tmp_path))
+    assert own_words(page).remarks is None
 
 
 def test_a_note_of_somebody_else_has_no_remarks(tmp_path: Path) -> None:
