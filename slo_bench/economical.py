@@ -78,8 +78,8 @@ class _Search:
         self.seen = seen
         self.tallies = pooled_tally(seen)
         self.low, self.high = bracket(self.tallies)
-        found = capacity_estimate(economy.slo, seen)
-        self.estimate_rps = None if found is None else found.rps
+        self.estimate = capacity_estimate(economy.slo, seen)
+        self.estimate_rps = None if self.estimate is None else self.estimate.rps
 
     def answer(self, verdict: CapacityVerdict) -> Capacity:
         """The end of the search."""
@@ -149,13 +149,13 @@ class _Search:
         return self.measure(below, is_full=self.estimate_rps is not None)
 
     def doubtful(self, low: Tally | None, high: Tally) -> Tally | None:
-        """The end of the bracket that the estimate contradicts, where another window could turn it."""
-        step, aim = 1 + self.settings.resolution_share, self.estimate_rps
-        if aim is None:
+        """The end of the bracket that the estimate's interval contradicts, where another window could turn it."""
+        if self.estimate is None:
             return None
-        if low is not None and aim < low.rate_rps / step and low.windows < MOST_AT_ONE_RATE:
+        if low is not None and self.estimate.high_rps < low.rate_rps and low.windows < MOST_AT_ONE_RATE:
             return low
-        return high if aim > high.rate_rps * step and high.windows < MOST_AT_ONE_RATE and not high.is_lost else None
+        is_beyond = self.estimate.low_rps > high.rate_rps
+        return high if is_beyond and high.windows < MOST_AT_ONE_RATE and not high.is_lost else None
 
     def narrow(self, low: Tally, high: Tally) -> Measure | Capacity:
         """There is a bracket: split it where the estimate puts the boundary; an end that it contradicts is repeated."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gates.capacity import MOST_AT_ONE_RATE, Capacity, CapacityVerdict, pooled_tally
+from gates.estimate import capacity_estimate
 from gates.margin import Reading, WindowSample
 from gates.slo import DEFAULT_SLO, ObjectiveResult, parse_objective
 from gates.verdict import Outcome
@@ -144,6 +145,20 @@ def test_a_rate_that_passed_above_a_failed_one_is_told() -> None:
         seen.append(server(11.15)(step))
         step = next_step(PLAN, ECONOMY, seen)
     assert step.contradictions == (11.8,)
+
+
+def test_an_end_is_repeated_where_the_estimates_interval_excludes_it_not_for_an_estimate_that_is_off() -> None:
+    below = [window(Measure(8.0, 0, 40.0), -0.25), window(Measure(10.0, 1, 120.0), -0.02)]
+    seen = [*below, window(Measure(11.0, 2, 120.0), -0.005), window(Measure(11.3, 3, 120.0), 0.2)]
+    off = capacity_estimate(SLO, seen)
+    assert off is not None
+    assert off.rps < 11.0 / 1.03 < 11.0 < off.high_rps
+    assert isinstance(next_step(PLAN, ECONOMY, seen), Capacity)
+    seen = [*seen[:-1], window(Measure(11.3, 3, 120.0), 0.25), window(Measure(11.64, 4, 120.0), 0.25)]
+    contradicts = capacity_estimate(SLO, seen)
+    assert contradicts is not None
+    assert contradicts.high_rps < 11.0
+    assert next_step(PLAN, ECONOMY, seen) == Measure(11.0, 5, 120.0)
 
 
 def test_a_rate_that_no_window_can_save_is_not_repeated() -> None:
