@@ -22,9 +22,14 @@ resume=()
 if [[ -e $runs/$label/run.json ]]; then
     resume=(--resume)
 fi
+# The trap stands before the sweep does: a signal between the two must not end the job without its answer.
+stopped=0 sweep=
+trap 'stopped=1; [[ -z $sweep ]] || kill -TERM "$sweep" || true' TERM
 slo-bench sweep --model "$model" --label "$label" --runs-dir "$runs" "${resume[@]}" &
 sweep=$!
-trap 'kill -TERM "$sweep"' TERM
+if [[ $stopped == 1 ]]; then
+    kill -TERM "$sweep" || true
+fi
 
 code=0
 wait "$sweep" || code=$?

@@ -3,7 +3,8 @@
 The log ratio of a pair is modelled as effect + order + offset of B's start - offset of A's start + noise. A single
 start per arm cannot tell its offset from the effect. Several starts can, in one of two layouts: *crossed*, where each
 start of A meets several starts of B, so that starts of one arm are compared through partners that they share; and
-*nested*, where a start of A and one of B run next to each other and never meet others, as restarts must.
+*nested*, where a start of A and one of B run next to each other and never meet others, as restarts must. A crossed
+comparison that was stopped and went on with new servers is *apart*: groups of starts that never met each other.
 """
 
 from __future__ import annotations
@@ -95,26 +96,34 @@ class MeanEffect:
 def mean_effect(pairs: Sequence[PairRatio], known_offset_sd: float | None = None) -> MeanEffect:
     """The effect on a mean from at least one pair.
 
-    known_offset_sd: measured elsewhere between equal servers; it counts where each arm has a single start.
+    known_offset_sd: measured elsewhere between equal servers; it counts where each arm has one start, or two
+    that only met each other.
     """
     met = {(pair.start_a, pair.start_b) for pair in pairs}
     starts = len({pair.start_a for pair in pairs}), len({pair.start_b for pair in pairs})
     if starts == (1, 1):
         return _single(pairs, known_offset_sd)
-    return _nested(pairs) if starts == (len(met), len(met)) else _crossed(pairs, starts)
+    if starts == (len(met), len(met)):
+        return _nested(pairs, known_offset_sd)
+    return _crossed(pairs, starts)
 
 
 def _single(pairs: Sequence[PairRatio], known_offset_sd: float | None) -> MeanEffect:
     found, order = balanced_estimate([pair.log_ratio for pair in pairs], [pair.order for pair in pairs])
     error = found.standard_error
-    starts = None
-    if error is not None and known_offset_sd is not None:
-        total = math.hypot(error, math.sqrt(2) * known_offset_sd)
-        # Welch-Satterthwaite: the offset's part is taken as known.
-        degrees = math.inf if error == 0 else found.degrees * (total / error) ** 4
-        starts = Estimate(found.log_ratio, total, degrees)
+    starts = None if known_offset_sd is None else _widened(found, math.sqrt(2) * known_offset_sd)
     pair_sd = None if error is None else error / math.sqrt(_weight([pair.order for pair in pairs]))
     return MeanEffect(found, starts, order, pair_sd, known_offset_sd, is_nested=False)
+
+
+def _widened(found: Estimate, known: float) -> Estimate | None:
+    """The estimate with an error beside its own that is taken as known; None where its own is not."""
+    error = found.standard_error
+    if error is None:
+        return None
+    total = math.hypot(error, known)
+    # Welch-Satterthwaite.
+    return Estimate(found.log_ratio, total, math.inf if error == 0 else found.degrees * (total / error) ** 4)
 
 
 def _weight(orders: Sequence[float]) -> float:
@@ -125,7 +134,7 @@ def _weight(orders: Sequence[float]) -> float:
     return 1 / n + (centre**2 / spread if spread else 0.0)
 
 
-def _nested(pairs: Sequence[PairRatio]) -> MeanEffect:
+def _nested(pairs: Sequence[PairRatio], known_offset_sd: float | None) -> MeanEffect:
     units: dict[int, list[PairRatio]] = defaultdict(list)
     for pair in pairs:
         units[pair.start_a].append(pair)
@@ -139,13 +148,18 @@ def _nested(pairs: Sequence[PairRatio]) -> MeanEffect:
         noise = math.fsum(value**2 for value in rest) / degrees
     per_unit = math.fsum(1 / len(unit) for unit in units.values()) / len(units)
     error = None if noise is None else math.sqrt(noise * per_unit * _weight(orders))
-    offset_sd = None
-    if found.standard_error is not None and noise is not None:
+    instances = Estimate(found.log_ratio, error, degrees)
+    starts: Estimate | None = found
+    offset_sd = known_offset_sd
+    if len(units) < MIN_STARTS or found.standard_error is None:
+        each = math.sqrt(2 * _weight(orders))
+        starts = None if known_offset_sd is None else _widened(instances, each * known_offset_sd)
+    elif noise is not None:
         spread = found.standard_error**2 / _weight(orders)
         offset_sd = math.sqrt(max(0.0, (spread - noise * per_unit) / 2))
     return MeanEffect(
-        instances=Estimate(found.log_ratio, error, degrees),
-        starts=None if found.standard_error is None else found,
+        instances=instances,
+        starts=starts,
         order=order,
         pair_sd=None if noise is None else math.sqrt(noise),
         offset_sd=offset_sd,
@@ -163,7 +177,10 @@ def _crossed(pairs: Sequence[PairRatio], starts: tuple[int, int]) -> MeanEffect:
     columns = [np.ones((len(pairs), 1)), *([orders[:, None]] if has_order else []), levels_a, levels_b]
     design = np.hstack(columns)
     solution, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
-    if rank < design.shape[1]:  # some starts have not met yet: their levels are not known
+    if rank < design.shape[1]:  # some starts have not met: their levels are not known
+        apart = _apart(pairs, values, orders) if min(starts) >= MIN_STARTS else None
+        if apart is not None:
+            return apart
         found, order = balanced_estimate(values.tolist(), orders.tolist())
         return MeanEffect(found, None, order, None, None, is_nested=False)
     degrees = len(pairs) - int(rank)
@@ -171,6 +188,49 @@ def _crossed(pairs: Sequence[PairRatio], starts: tuple[int, int]) -> MeanEffect:
     noise = float(rest @ rest) / degrees if degrees else None
     spread = np.linalg.inv(design.T @ design)
     return _levelled(solution, spread, noise, degrees, starts, has_order=bool(has_order))
+
+
+def _apart(pairs: Sequence[PairRatio], values: FloatArray, orders: FloatArray) -> MeanEffect | None:
+    """Starts in groups that never met, so that levels are taken as drawn: None where nothing is left to be noise.
+
+    The variance of the offsets is what the starts explain beyond effect and order (C. R. Henderson, Biometrics 9, 1953,
+    p. 226, third method); the error of the mean at order 0 follows from it, its degrees by Satterthwaite.
+    """
+    plain = np.column_stack([np.ones(len(pairs)), orders]) if orders.min() < orders.max() else np.ones((len(pairs), 1))
+    drawn = np.hstack([-_members([pair.start_a for pair in pairs]), _members([pair.start_b for pair in pairs])])
+    weights = np.linalg.pinv(plain)
+    rest = values - plain @ (weights @ values)
+    whole = np.hstack([plain, drawn])
+    solution, _, rank, _ = np.linalg.lstsq(whole, values, rcond=None)
+    left = values - whole @ solution
+    degrees, levels = len(pairs) - int(rank), int(rank) - plain.shape[1]
+    if degrees < 1 or levels < 1:
+        return None
+    noise = float(left @ left) / degrees
+    spread = max(0.0, float(rest @ rest - left @ left)) / levels
+    reach = float(np.sum((drawn - plain @ (weights @ drawn)) ** 2)) / levels
+    part = float(np.sum((weights[0] @ drawn) ** 2)) / reach
+    own = float(weights[0] @ weights[0])
+    variance = max(part * spread + (own - part) * noise, own * noise)
+    doubt = (part * spread) ** 2 / levels + ((own - part) * noise) ** 2 / degrees
+    effect = float(weights[0] @ values)
+    order = None
+    if plain.shape[1] > 1:
+        order = Estimate(float(weights[1] @ values), math.sqrt(noise * float(weights[1] @ weights[1])), degrees)
+    return MeanEffect(
+        instances=Estimate(effect, math.sqrt(own * noise), degrees),
+        starts=Estimate(effect, math.sqrt(variance), variance**2 / doubt if doubt else degrees),
+        order=order,
+        pair_sd=math.sqrt(noise),
+        offset_sd=math.sqrt(max(0.0, (spread - noise) / reach)),
+        is_nested=False,
+    )
+
+
+def _members(starts: Sequence[int]) -> FloatArray:
+    """A column for each start, 1 where it ran; shape (pairs, starts)."""
+    ran: FloatArray = (np.array(starts)[:, None] == np.unique(starts)).astype(np.float64)
+    return ran
 
 
 def _levelled(

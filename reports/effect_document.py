@@ -17,7 +17,7 @@ from pydantic import Field
 from gates.block_order import Order
 from gates.comparison import Claim, ComparedMetric
 from gates.spending import SpentMetric
-from reports.run_directory import SCHEMA_VERSION, Document, EngineKind, WarmUp
+from reports.run_directory import SCHEMA_VERSION, Document, EngineKind, Json, WarmUp
 
 Placement = Literal["coresident", "restart", "attached"]
 Outcome = Literal["concluded", "unfinished", "not comparable", "invalid"]
@@ -141,8 +141,9 @@ class EffectDocument(Document):
     call the effect that was seen real, or where none was seen one of resolution_share; null where that is not
     known. order_share: how much slower whoever ran second read. unproven: what nobody could check of servers that
     somebody else runs. faults: what a reader must know before believing the rest. power_not_measured: why there is no
-    power of an arm, null where there is. usd_per_hour: of the whole machine, null where it is not known. usd: of the
-    time from started_utc to ended_utc.
+    power of an arm, null where there is. usd_per_hour: of the whole machine, null where it is not known. usd: of
+    spent_s. design: what a resumption must have again. resumed_utc: when it went on after a stop. spent_s: seconds that
+    it ran, in all its parts. longest_step_s: of its longest pair, or start of each arm where servers take turns.
     """
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
@@ -185,6 +186,10 @@ class EffectDocument(Document):
     power_not_measured: str | None = None
     usd_per_hour: float | None = None
     usd: float | None = None
+    design: Json = Field(default_factory=dict)
+    resumed_utc: list[str] = Field(default_factory=list)
+    spent_s: float = 0.0
+    longest_step_s: float = 0.0
 
     @property
     def primary(self) -> EffectRow:

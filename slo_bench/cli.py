@@ -79,6 +79,13 @@ def _simulate() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]
     return SimulateOptions, simulate
 
 
+def _kernels() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.moe.kernels import kernels
+    from slo_bench.moe.kernels_options import KernelsOptions
+
+    return KernelsOptions, kernels
+
+
 def _advise() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
     from slo_bench.moe.advise import AdviseOptions, advise
 
@@ -115,6 +122,7 @@ COMMANDS = {
     "report": Command(
         "Say what finished runs found: table, note, page, summary; or whether it became slower.", _report
     ),
+    "kernels": Command("Time the fused MoE kernel per batch size, routing and configuration.", _kernels),
     "advise": Command("Answer vLLM's warning about a default MoE config, as far as that goes without a GPU.", _advise),
     "tune": Command("Find the fastest MoE kernel configurations that are slower under no routing.", _tune),
     "simulate": Command("Serve the simulated engine as an OpenAI-compatible server.", _simulate),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from gates.capacity import CapacityVerdict, Strategy, rate_text
@@ -21,6 +22,7 @@ from slo_bench.engine_options import EngineOptions
 from slo_bench.engines import confirm, host_for
 from slo_bench.environment import command_line
 from slo_bench.load_workers import load_workers
+from slo_bench.lock import held
 from slo_bench.modes import mode_named
 from slo_bench.open_files import file_warning
 from slo_bench.passport import data_checksums
@@ -107,6 +109,11 @@ async def sweep(options: SweepOptions) -> int:
     """`slo-bench sweep`: 0 with a capacity, else as `exit_code` says."""
     plan = sweep_plan(options)
     store = RunStore(options.runs_dir / plan.label)
+    with nullcontext() if options.dry_run else held(store.directory, is_new=not options.resume):
+        return await _sweep(options, plan, store)
+
+
+async def _sweep(options: SweepOptions, plan: SweepPlan, store: RunStore) -> int:
     record = run_record(plan.label, options, plan.load.slo)
     earlier = None
     if options.resume:

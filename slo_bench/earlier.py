@@ -13,6 +13,9 @@ from reports.requests import read_requests
 from reports.run_directory import ProbeRow, RunDocument, SweepDocument, read_document
 from traffic.errors import UsageError
 
+LATER_STARTS = 1000
+"""Servers of a resumed arm are counted from multiples of this, so that no other arm's server is sent their text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Earlier:

@@ -30,6 +30,11 @@ def earlier_part(store: RunStore, record: RunRecord, slo: Sequence[Objective]) -
     Raises UsageError where there is nothing to resume, for another kind of directory, for a run with another
     configuration or on another machine, and for files that cannot be read.
     """
+    return None if stored_run(store, record) is None else read_earlier(store.directory, slo)
+
+
+def stored_run(store: RunStore, record: RunRecord) -> RunDocument | None:
+    """The run of the same configuration that a directory holds; None and UsageError as `earlier_part`."""
     directory = store.directory
     if not directory.exists():
         raise UsageError(f"there is nothing to resume in {directory}: leave --resume out")
@@ -37,12 +42,13 @@ def earlier_part(store: RunStore, record: RunRecord, slo: Sequence[Objective]) -
         if store.is_unused():
             return None
         remedy = "slo-bench experiment PLAN.toml --resume" if _is_experiment(store) else "choose another --label"
-        raise UsageError(f"{directory} is no sweep, it has no run.json: {remedy}")
+        raise UsageError(f"{directory} is no {record.kind}, it has no run.json: {remedy}")
     stored = read_document(directory / "run.json", RunDocument)
-    if stored.kind != "sweep":
-        raise UsageError(f"{directory} is no sweep but a {stored.kind}, which cannot be resumed")
+    if stored.kind != record.kind:
+        remedy = "which cannot be resumed" if stored.kind == "gate" else f"slo-bench {stored.kind} --resume goes on"
+        raise UsageError(f"{directory} is no {record.kind} but a {stored.kind}, {remedy}")
     check_same(stored, record, environment())
-    return read_earlier(directory, slo)
+    return stored
 
 
 def taken_up(store: RunStore, earlier: Earlier | None, say: Callable[[str], None]) -> Earlier | None:
@@ -82,7 +88,7 @@ def _is_unfinished(store: RunStore, record: RunRecord) -> bool:
         check_same(stored, record, environment())
     except UsageError:
         return False
-    return stored.kind == "sweep" and stored.status != "done"
+    return stored.kind == record.kind and stored.status != "done"
 
 
 def check_same(stored: RunDocument, record: RunRecord, environment: Mapping[str, object]) -> None:
@@ -93,9 +99,18 @@ def check_same(stored: RunDocument, record: RunRecord, environment: Mapping[str,
     ]
     if stored.engine != record.engine:
         faults.insert(0, f"engine was {stored.engine}, is {record.engine}")
+    _refuse(stored.label, faults)
+
+
+def check_same_design(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
+    """Raise UsageError, with the first differences, unless a comparison of this design may go on."""
+    _refuse(what, list(_differences("", before, now)))
+
+
+def _refuse(what: str, faults: Sequence[str]) -> None:
     if faults:
         more = f" and {len(faults) - _MOST} more" if len(faults) > _MOST else ""
-        raise UsageError(f"{stored.label} cannot be resumed: {'; '.join(faults[:_MOST])}{more}")
+        raise UsageError(f"{what} cannot be resumed: {'; '.join(faults[:_MOST])}{more}")
 
 
 def _config(config: Mapping[str, object]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from reports.requests import write_requests
 from reports.run_directory import Document, EngineDocument, RunDocument, SweepDocument, to_json
 from reports.text_document import TEXT_NAME, TextDocument
 from slo_bench.hosts import EngineFacts
+from slo_bench.lock import LOCK_NAME, check_can_be_made
 from slo_bench.power.measuring import Power
 from slo_bench.scrape import Scraper
 from traffic.errors import UsageError
@@ -56,6 +57,12 @@ def _is_partial(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(".partial")
 
 
+def remove_partials(directory: Path) -> None:
+    """Remove the files whose writing broke off."""
+    for partial in directory.rglob(".*.partial"):
+        partial.unlink()
+
+
 def write_text(path: Path, text: str) -> None:
     """A text file, whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
@@ -76,23 +83,18 @@ class RunStore:
     def is_unused(self) -> bool:
         """Whether nothing was measured here.
 
-        There is no folder, or in it no more than the log of an engine that never got ready and half-written files.
+        There is no folder, or in it no more than logs of engines that never got ready, half-written files and a lock.
         """
         if not self.directory.is_dir():
             return not self.directory.exists()
-        return all(each.name == "engine.log" or _is_partial(each) for each in self.directory.iterdir())
+        files = (each for each in self.directory.rglob("*") if not each.is_dir())
+        return all(each.name in ("engine.log", LOCK_NAME) or _is_partial(each) for each in files)
 
     def check_unused(self) -> None:
         """Raise UsageError when the directory is taken or can never be made."""
         if not self.is_unused():
             raise UsageError(f"{self.directory} exists already: choose another --label or remove it")
-        ancestor = self.directory.parent
-        while not ancestor.exists():
-            ancestor = ancestor.parent
-        if not ancestor.is_dir():
-            raise UsageError(f"cannot write {self.directory}: {ancestor} is not a folder")
-        if not os.access(ancestor, os.W_OK):
-            raise UsageError(f"cannot write {self.directory}: no permission in {ancestor}")
+        check_can_be_made(self.directory)
 
     def go_on(self, server_start: int) -> None:
         """Make room for another server start of the same run; may be repeated after a stop at any point of it.
@@ -101,8 +103,7 @@ class RunStore:
         Windows are numbered on after the last file, also one that no row names: that window was measured, but not
         judged, when the run stopped, and it is not counted.
         """
-        for partial in self.directory.rglob(".*.partial"):
-            partial.unlink()
+        remove_partials(self.directory)
         kept = self.directory / "starts" / str(server_start - 1)
         for name in OF_ONE_START:
             if (self.directory / name).exists():

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from reports.compare import compare_note
 from reports.compare_words import outlook_lines, sentence, spent_lines, table_lines, trend_lines
 from reports.effect_document import EffectDocument
-from reports.run_directory import EngineKind, read_document, to_json
+from reports.run_directory import RunDocument, read_document, to_json
 from reports.spending import price_text
 from slo_bench.bench import Load
 from slo_bench.commands import load_line, marks, recorded, say_rows, warn_of_files
-from slo_bench.compare.comparison import DOCUMENT, Watch, run_comparison
+from slo_bench.compare.comparison import Watch, run_comparison
+from slo_bench.compare.earlier import DOCUMENT, EarlierPart, read_part
 from slo_bench.compare.options import CompareOptions
 from slo_bench.compare.plan import ComparisonPlan, comparison_plan
 from slo_bench.compare.servers import LEAST_RAMP_S, CompareArm
 from slo_bench.config import LoadOptions
 from slo_bench.doctor.client_limit import client_limit
+from slo_bench.earlier import LATER_STARTS
 from slo_bench.engines import confirm, host_for
 from slo_bench.environment import command_line
+from slo_bench.lock import held
 from slo_bench.modes import mode_named
+from slo_bench.resume import check_unused, stored_run
 from slo_bench.run import RunRecord, told
+from slo_bench.stopped import resumable
 from slo_bench.store import RunStore, free_name, write_text
 from slo_bench.surroundings import surroundings
 from slo_bench.view import SweepView
@@ -32,6 +39,8 @@ from traffic.clock import running_clock
 from traffic.errors import UsageError
 
 NOTE = "effect.md"
+COMPARISONS = "compare"
+"""The folder of comparisons in a run directory."""
 
 ROOM_SHARE = 0.9
 """Of a GPU's memory, for all servers that stand on it side by side."""
@@ -97,22 +106,45 @@ async def compare(options: CompareOptions) -> int:
     plan = comparison_plan(options, load, arms[0].engine_kind(), allow_different_models=options.allow_different_models)
     if plan.placement == "coresident":
         arms = side_by_side(arms, 2 * plan.instances)
-    label = options.label or free_name(options.runs_dir, "compare")
-    store = RunStore(options.runs_dir / label)
-    store.check_unused()
+    store = RunStore(options.runs_dir / (options.label or free_name(options.runs_dir, "compare")))
+    with nullcontext() if options.dry_run else held(store.directory, is_new=not options.resume):
+        return await _compare(options, arms, plan, store)
+
+
+async def _compare(
+    options: CompareOptions, arms: tuple[LoadOptions, LoadOptions], plan: ComparisonPlan, store: RunStore
+) -> int:
+    record = _record(options, arms, plan, store.directory.name)
+    stored = None
+    if options.resume:
+        stored = stored_run(store, record)
+    else:
+        check_unused(store, record)
+    slo = plan.block.load.slo
     words = marks(arms[0]) + ([] if options.concurrency is None else ["closed loop"])
-    with SweepView(load.slo, marks=words) as view:
-        _announce(options, arms, plan, label, view.say)
-        if options.dry_run:
-            return 0
-        for arm in arms:
-            confirm(arm, is_agreed=options.yes)
-        document = await _run(options, arms, plan, store, view)
+    with SweepView(slo, marks=words) as view:
+        earlier = None if stored is None else read_part(_folder(options, store), plan)
+        document = earlier.answer if earlier is not None and stored is not None and stored.status == "done" else None
+        if document is None:
+            _announce(options, arms, plan, store.directory.name, view.say)
+            if options.dry_run:
+                return 0
+            for arm in arms:
+                confirm(arm, is_agreed=options.yes)
+            with resumable(store.directory / "run.json", [] if options.label else ["--label", store.directory.name]):
+                document = await _run(options, arms, plan, store, view, record=record, stored=stored, earlier=earlier)
+        else:
+            view.say(f"{store.directory.name} is done: nothing is left to measure")
         for line in answer(document, store.directory):
             view.say(line)
     if options.json_:
         sys.stdout.write(to_json(document))
     return exit_code(document)
+
+
+def _folder(options: CompareOptions, store: RunStore) -> Path:
+    """Where the comparison lies in its run directory."""
+    return store.directory / COMPARISONS / "--".join(options.arm_labels)
 
 
 def side_by_side(arms: tuple[LoadOptions, LoadOptions], servers: int) -> tuple[LoadOptions, LoadOptions]:
@@ -151,29 +183,57 @@ def _changes(options: CompareOptions) -> tuple[str, ...]:
     return (*options.change, *(f"base_url={url}" for url in urls))
 
 
+def _record(
+    options: CompareOptions, arms: tuple[LoadOptions, LoadOptions], plan: ComparisonPlan, label: str
+) -> RunRecord:
+    """What run.json says: arm A's options, what is different in arm B, and the design."""
+    arm_b = {
+        "change": list(options.change),
+        "base_urls": list(options.base_url),
+        "allow_different_models": options.allow_different_models,
+    }
+    named = {"labels": options.labels, "placement": plan.placement, "max_minutes": plan.max_minutes}
+    config = {**recorded(arms[0], plan.block.load.slo), **arm_b, **named, "design": plan.design()}
+    return RunRecord(label, arms[0].engine_kind(), options.seed, config, kind="compare")
+
+
 async def _run(
     options: CompareOptions,
     arms: tuple[LoadOptions, LoadOptions],
     plan: ComparisonPlan,
     store: RunStore,
     view: SweepView,
+    *,
+    record: RunRecord,
+    stored: RunDocument | None,
+    earlier: EarlierPart | None,
 ) -> EffectDocument:
-    labels = options.arm_labels
-    directory = store.directory / "compare" / f"{labels[0]}--{labels[1]}"
+    """Begin, or go on with what is `stored`; run.json tells how it ended."""
+    if stored is not None and stored.engine == "simulated":
+        # Its noise and its drift are part of what is reproduced, so all of it runs again.
+        view.say("runs again from its start: a simulated run comes to the same bytes")
+        shutil.rmtree(store.directory / COMPARISONS, ignore_errors=True)
+        stored = earlier = None
+    labels, first_start = options.arm_labels, 0 if earlier is None else LATER_STARTS * earlier.number
     sides = (
-        compare_arm(labels[0], arms[0], (), view.say),
-        compare_arm(labels[1], arms[1], _changes(options), view.say),
+        compare_arm(labels[0], arms[0], (), view.say, first_start=first_start),
+        compare_arm(labels[1], arms[1], _changes(options), view.say, first_start=first_start),
     )
-    config = {**recorded(arms[0], plan.block.load.slo), "change": list(options.change), "placement": plan.placement}
-    kind: EngineKind = sides[0].kind
-    record = RunRecord(store.directory.name, kind, options.seed, config, kind="compare")
-    started_utc = running_clock().utc().isoformat()
+    now_utc = running_clock().utc().isoformat()
+    telling = told(store, record, now_utc)
     with ExitStack() as stack:
-
-        def begin() -> None:
-            stack.enter_context(told(store, record, started_utc))
-
-        return await compare_into(directory, plan, sides, view, on_ready=begin)
+        if stored is not None:
+            record = replace(record, config=stored.config)
+            resumed_utc = [*stored.resumed_utc, now_utc]
+            stack.enter_context(told(store, record, stored.started_utc, resumed_utc))
+        return await compare_into(
+            _folder(options, store),
+            plan,
+            sides,
+            view,
+            on_ready=lambda: None if stored is not None else stack.enter_context(telling),
+            earlier=earlier,
+        )
 
 
 async def compare_into(
@@ -183,10 +243,18 @@ async def compare_into(
     view: Watch,
     *,
     on_ready: Callable[[], object] = lambda: None,
+    earlier: EarlierPart | None = None,
 ) -> EffectDocument:
-    """Compare, and write effect.json and its note; an invalid or interrupted comparison has them too."""
+    """Compare, and write effect.json and its note; an invalid or interrupted comparison has them too.
+
+    earlier: what the directory holds; a comparison that came to its end is taken as it is.
+    """
     try:
-        return await run_comparison(plan, arms, directory, view, command=command_line(), on_ready=on_ready)
+        if earlier is not None and earlier.answer is not None:
+            return earlier.answer
+        return await run_comparison(
+            plan, arms, directory, view, command=command_line(), on_ready=on_ready, earlier=earlier
+        )
     finally:
         if (directory / DOCUMENT).exists():
             write_text(directory / NOTE, compare_note(read_document(directory / DOCUMENT, EffectDocument)))
@@ -203,7 +271,7 @@ def answer(document: EffectDocument, directory: Path) -> list[str]:
         *spent_lines(document),
         *document.faults,
         *(f"not proven: {line}" for line in document.unproven),
-        f"note: {directory / 'compare' / f'{a}--{b}' / NOTE}",
+        f"note: {directory / COMPARISONS / f'{a}--{b}' / NOTE}",
     ]
 
 

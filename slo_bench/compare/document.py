@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gates.block import trend
-from gates.comparison import Claim, Comparison, Pair, compare
+from gates.comparison import Claim, Comparison, Pair, compare, starts_per_arm
 from gates.log_ratio import as_share
 from reports.arms import TOKENS_APART_SHARE
-from reports.cost import session_usd
+from reports.cost import dollars
 from reports.effect_document import (
     ARM_NAMES,
     ArmName,
@@ -27,6 +28,7 @@ from reports.effect_rows import effect_rows, ends, trend_rows
 from reports.numbers import plural, signed_share
 from reports.passport import differences
 from reports.run_directory import EngineDocument, read_document
+from slo_bench.compare.earlier import EarlierPart, Trend
 from slo_bench.compare.plan import ComparisonPlan, shortened
 from slo_bench.compare.servers import LEAST_RAMP_S, CompareArm, Server
 from traffic.clock import running_clock
@@ -42,28 +44,67 @@ UNPROVEN = (
 )
 """Of servers that somebody else runs."""
 
-Trends = list[tuple[float, float] | None]
+SHARED = "servers side by side share their GPUs: power holds what the idle ones draw too"
 
 
 @dataclass(slots=True)
 class Measurements:
-    """What a comparison has gathered; grows while it runs."""
+    """What a comparison has gathered; grows while it runs. earlier: what it had when it was taken up, None at first."""
 
     arms: tuple[CompareArm, CompareArm]
     plan: ComparisonPlan
+    directory: Path
     command: Sequence[str]
     started_utc: str
+    earlier: EffectDocument | None = None
+    resumed_utc: list[str] = field(default_factory=list)
+    spent_s: float = 0.0
+    longest_step_s: float = 0.0
     ramp_s: float = LEAST_RAMP_S
     servers: list[Server] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     rows: list[PairRow] = field(default_factory=list)
     discarded: list[DiscardedRow] = field(default_factory=list)
-    trends: dict[ArmName, Trends] = field(default_factory=lambda: {"A": [], "B": []})
+    trends: dict[ArmName, list[Trend]] = field(default_factory=lambda: {"A": [], "B": []})
     reasons: list[str] = field(default_factory=list)
 
-    def of(self, name: ArmName) -> list[Server]:
+    def go_on_from(self, part: EarlierPart) -> None:
+        """Take what an earlier part measured as if it had just been seen."""
+        self.earlier = part.document
+        if part.document is None:
+            return
+        before = part.document
+        self.started_utc, self.resumed_utc = before.started_utc, list(before.resumed_utc)
+        self.ramp_s = before.ramp_s
+        if before.ended_utc is None:  # else they say why it ended, and it goes on all the same
+            self.reasons = list(before.reasons)
+        self.pairs, self.rows, self.discarded = part.pairs(), list(before.pairs), list(before.discarded)
+        for a, b in part.blocks:
+            self.trends["A"].append(a.trend)
+            self.trends["B"].append(b.trend)
+
+    def earlier_starts(self, name: ArmName) -> list[StartRow]:
+        """The servers of one arm in earlier parts."""
+        if self.earlier is None:
+            return []
+        return self.earlier.a.starts if name == "A" else self.earlier.b.starts
+
+    def starts(self, name: ArmName) -> list[StartRow]:
         """The servers of one arm, in the order of their start."""
-        return [server for server in self.servers if server.arm == name]
+        return [
+            *self.earlier_starts(name),
+            *(
+                StartRow(
+                    start=server.start,
+                    directory=f"starts/{server.directory.name}",
+                    model=server.running.facts.model,
+                    version=server.running.facts.version,
+                    warm_up=server.warmed,
+                )
+                for server in self.servers
+                if server.arm == name
+            ),
+        ]
 
     def blocks(self, name: ArmName) -> list[BlockRow]:
         """The blocks of one arm that are behind the effect."""
@@ -115,13 +156,18 @@ def effect_document(measured: Measurements, outcome: Outcome, *, is_over: bool) 
         ended_utc=ended_utc,
         power_not_measured=_not_measured(measured),
         usd_per_hour=usd_per_hour,
-        usd=session_usd(usd_per_hour, measured.started_utc, ended_utc),
+        usd=dollars(usd_per_hour, measured.spent_s) if is_over else None,
+        design=plan.design(),
+        resumed_utc=measured.resumed_utc,
+        spent_s=measured.spent_s,
+        longest_step_s=measured.longest_step_s,
     )
 
 
 def _not_measured(measured: Measurements) -> str | None:
     """Why a server has no power; None where all of them have."""
-    return next((server.power.not_measured for server in measured.servers if server.power.not_measured), None)
+    before = None if measured.earlier is None else measured.earlier.power_not_measured
+    return before or next((server.power.not_measured for server in measured.servers if server.power.not_measured), None)
 
 
 def _design(compared: Comparison, plan: ComparisonPlan) -> dict[str, object]:
@@ -134,7 +180,7 @@ def _design(compared: Comparison, plan: ComparisonPlan) -> dict[str, object]:
         size = math.log1p(resolution) if primary.claim is Claim.BELOW_RESOLUTION else mean.instances.log_ratio
         needed = mean.starts_needed(size, primary.n_pairs / compared.starts_per_arm)
     offset_sd = None if mean is None else mean.offset_sd
-    source = None if offset_sd is None else "given" if compared.starts_per_arm == 1 else "measured"
+    source = None if offset_sd is None else "given" if offset_sd == plan.known_offset_sd else "measured"
     return {
         "starts_per_arm": compared.starts_per_arm,
         "pair_sd_share": None if mean is None or mean.pair_sd is None else as_share(mean.pair_sd),
@@ -154,33 +200,24 @@ def _arm_row(measured: Measurements, name: ArmName) -> ArmRow:
         label=arm.label,
         engine=arm.kind,
         changes=list(arm.changes),
-        starts=[
-            StartRow(
-                start=server.start,
-                directory=f"starts/{server.directory.name}",
-                model=server.running.facts.model,
-                version=server.running.facts.version,
-                warm_up=server.warmed,
-            )
-            for server in measured.of(name)
-        ],
+        starts=measured.starts(name),
     )
 
 
 def _differences(measured: Measurements) -> list[DifferenceRow]:
     """Between the first servers of both arms, by their engine.json."""
-    firsts = [servers[0] for name in ARM_NAMES if (servers := measured.of(name))]
+    firsts = [starts[0] for name in ARM_NAMES if (starts := measured.starts(name))]
     if len(firsts) < 2:  # noqa: PLR2004 - one of each arm
         return []
-    a, b = (read_document(server.directory / "engine.json", EngineDocument) for server in firsts)
+    a, b = (read_document(measured.directory / each.directory / "engine.json", EngineDocument) for each in firsts)
     return differences(a, b)
 
 
 def _faults(measured: Measurements) -> list[str]:
     """What a reader must know before believing the rest."""
-    said = list(shortened(measured.plan))
+    said = [*_resumed(measured), *shortened(measured.plan)]
     for name, arm in zip(ARM_NAMES, measured.arms, strict=True):
-        cold = [server.start + 1 for server in measured.of(name) if server.warmed and not server.warmed.is_warm]
+        cold = [each.start + 1 for each in measured.starts(name) if each.warm_up and not each.warm_up.is_warm]
         if cold:
             said.append(
                 f"start {', '.join(map(str, cold))} of {arm.label} is not warm: its first blocks may be too slow"
@@ -193,13 +230,24 @@ def _faults(measured: Measurements) -> list[str]:
         pressed = sum(block.preemptions or 0 for block in measured.blocks(name))
         if pressed:
             said.append(f"{arm.label} preempted {plural(pressed, 'request')} for want of KV cache")
-    if _share_gpus(measured):
-        said.append("servers side by side share their GPUs: power holds what the idle ones draw too")
+    if _share_gpus(measured) or (measured.earlier is not None and SHARED in measured.earlier.faults):
+        said.append(SHARED)
     if measured.discarded:
         said.append(
             f"{plural(len(measured.discarded), 'block')} measured again: invalid, or the partner of an invalid one"
         )
     return said + _lengths_apart(measured)
+
+
+def _resumed(measured: Measurements) -> list[str]:
+    """That the comparison was stopped in between, and on how many starts its pairs stand."""
+    if not measured.resumed_utc:
+        return []
+    times = plural(len(measured.resumed_utc), "time")
+    if measured.plan.placement == "attached":
+        return [f"stopped and resumed {times}: whether its servers stayed the same in between, nobody saw"]
+    starts = plural(starts_per_arm(measured.pairs), "start")
+    return [f"stopped and resumed {times}: its pairs come from {starts} of each arm, each with an offset of its own"]
 
 
 def _share_gpus(measured: Measurements) -> bool:

@@ -13,22 +13,32 @@ from slo_bench.compare.plan import ComparisonPlan
 
 
 class Enough:
-    """Looks at the pairs so far. now_s: the clock; time counts from here on."""
+    """Looks at the pairs so far. now_s: the clock; time counts from here on.
 
-    def __init__(self, plan: ComparisonPlan, now_s: Callable[[], float]) -> None:
+    spent_s, longest_s: the time that earlier parts of the comparison took, and that of their longest step.
+    """
+
+    def __init__(
+        self, plan: ComparisonPlan, now_s: Callable[[], float], *, spent_s: float = 0.0, longest_s: float = 0.0
+    ) -> None:
         self._plan = plan
         self._now_s = now_s
-        self._began_s = now_s()
-        self._longest_s = 0.0
+        self._began_s = now_s() - spent_s
+        self.longest_s = longest_s
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of all parts so far."""
+        return self._now_s() - self._began_s
 
     def took(self, seconds: float) -> None:
         """The next pair, or the next start of each arm, may take as long as the longest one did."""
-        self._longest_s = max(self._longest_s, seconds)
+        self.longest_s = max(self.longest_s, seconds)
 
     def is_reached(self, pairs: Sequence[Pair]) -> bool:
         """Whether no further pair is to begin."""
         plan = self._plan
-        if plan.max_minutes is not None and self._now_s() - self._began_s + self._longest_s > 60 * plan.max_minutes:
+        if plan.max_minutes is not None and self.spent_s + self.longest_s > 60 * plan.max_minutes:
             return True
         if len(pairs) < plan.pairs:
             return False

@@ -160,6 +160,9 @@ class CompareOptions(DesignOptions, LoadOptions):
     label: str | None = option(None, "name of the run (default: compare-N)", group=_RUN)
     runs_dir: Path = option(Path("runs"), "where run directories are made", group=_RUN, metavar="DIR")
     json_: bool = option(default=False, description="print effect.json", group=_RUN)
+    resume: bool = option(
+        default=False, description="go on with the run --label where it stopped; give the same options", group=_RUN
+    )
     dry_run: bool = option(default=False, description="print the blocks and the time of load, then stop", group=_RUN)
     yes: bool = option(default=False, description="do not ask before loading a host that is not this one", group=_RUN)
 
@@ -187,6 +190,12 @@ class CompareOptions(DesignOptions, LoadOptions):
             fault = _ONE_LOOP
         if fault is not None:
             raise ValueError(fault)
+        return self
+
+    @model_validator(mode="after")
+    def _names_what_goes_on(self) -> CompareOptions:
+        if self.resume and self.label is None:
+            raise ValueError("--resume needs the --label of the run that goes on")
         return self
 
     @property

@@ -67,6 +67,28 @@ class ComparisonPlan:
         """The known offset on the logarithm."""
         return None if self.known_offset_share is None else math.log1p(self.known_offset_share)
 
+    def design(self) -> dict[str, object]:
+        """What all parts of one comparison have in common, by the names of the options."""
+        block, load = self.block, self.block.load
+        return {
+            "request_rate": block.rate_rps,
+            "concurrency": block.concurrency,
+            "placement": self.placement,
+            "instances": self.instances,
+            "blocks": self.pairs,
+            "order": self.order.value,
+            "until_resolution": self.until_share,
+            "start_offset": self.known_offset_share,
+            "duration": block.window_s,
+            "ramp": block.ramp_s,
+            "warm_up": [block.warm_block_s, block.warm_blocks],
+            "seed": load.seed,
+            "workload": load.workload.name,
+            "arrivals": load.arrivals.name,
+            "length_scale": load.length_scale,
+            "slo": [str(objective) for objective in load.slo],
+        }
+
     @property
     def load_minutes(self) -> float:
         """The most load that the pairs take, with the shortest ramp."""

@@ -9,11 +9,14 @@ from reports.compare_words import outlook_lines, sentence
 from reports.effect_document import EffectDocument
 from reports.run_directory import read_document
 from slo_bench.compare.command import NOTE, compare_arm, compare_into, compare_load, side_by_side
-from slo_bench.compare.comparison import DOCUMENT, Watch
+from slo_bench.compare.comparison import Watch
+from slo_bench.compare.earlier import DOCUMENT, EarlierPart, read_part
 from slo_bench.compare.options import loop_fault, same_text
 from slo_bench.compare.plan import ComparisonPlan, comparison_plan
 from slo_bench.config import LoadOptions
+from slo_bench.earlier import LATER_STARTS
 from slo_bench.experiment.plan import Plan, PlannedArm, PlannedComparison
+from slo_bench.resume import check_same_design
 from traffic.errors import UsageError
 
 SMOKE_BLOCK_S = 20.0
@@ -91,32 +94,40 @@ def arm_comparison(arms: tuple[PlannedArm, PlannedArm], planned: PlannedComparis
     return ArmComparison((arms[0].label, arms[1].label), sides, plan, first_start)
 
 
-async def compare_arms(made: ArmComparison, anchor_rps: float | None, directory: Path, view: Watch) -> EffectDocument:
+async def compare_arms(
+    made: ArmComparison, anchor_rps: float | None, directory: Path, view: Watch, *, goes_on: bool = False
+) -> EffectDocument:
     """Compare into `directory`, the experiment's, and say what came out. Raises as `run_comparison` does.
 
-    anchor_rps: needed where the comparison is made there.
+    anchor_rps: needed where the comparison is made there. goes_on: what the directory holds of it is taken as it is;
+    raises UsageError where that was made by another design.
     """
     plan = made.at(anchor_rps)
+    earlier = begun(made, anchor_rps, directory) if goes_on else None
+    first_start = made.first_start + (0 if earlier is None else LATER_STARTS * earlier.number)
     a, b = (
-        compare_arm(label, options, (), view.say, first_start=made.first_start)
+        compare_arm(label, options, (), view.say, first_start=first_start)
         for label, options in zip(made.labels, made.arms, strict=True)
     )
     view.say(f"{made.labels[1]} against {made.labels[0]}: {plan.said()}")
-    document = await compare_into(directory / made.folder, plan, (a, b), view)
+    document = await compare_into(directory / made.folder, plan, (a, b), view, earlier=earlier)
     for line in (sentence(document), *outlook_lines(document), f"note: {directory / made.folder / NOTE}"):
         view.say(line)
     return document
 
 
-def done(made: ArmComparison, anchor_rps: float | None, directory: Path) -> EffectDocument | None:
-    """The comparison where it was concluded before by the same design, None where it is to be measured."""
+def check_same_comparison(made: ArmComparison, directory: Path) -> None:
+    """Raise UsageError where `directory`, the experiment's, holds this comparison by another design."""
     path = directory / made.folder / DOCUMENT
-    if not path.exists():
-        return None
-    document = read_document(path, EffectDocument)
-    plan = made.at(anchor_rps)
-    wanted = (plan.placement, plan.order, plan.block.rate_rps, plan.block.concurrency, plan.block.window_s)
-    found = (document.placement, document.order, document.rate_rps, document.concurrency, document.window_s)
-    is_whole = len(document.pairs) >= plan.pairs and document.starts_per_arm >= plan.instances
-    is_narrow = plan.until_share in (None, document.resolution_share)
-    return document if document.outcome == "concluded" and found == wanted and is_whole and is_narrow else None
+    if path.exists():
+        stored = read_document(path, EffectDocument)
+        check_same_design(str(path.parent), stored.design, made.at(stored.rate_rps).design())
+
+
+def begun(made: ArmComparison, anchor_rps: float | None, directory: Path) -> EarlierPart | None:
+    """What `directory`, the experiment's, holds of a comparison; None where it never began.
+
+    Raises UsageError where it was made by another design.
+    """
+    folder = directory / made.folder
+    return read_part(folder, made.at(anchor_rps)) if folder.exists() else None

@@ -148,11 +148,11 @@ def ramp_s(plan: BlockPlan, servers: Sequence[Server]) -> float:
 async def started(
     arm: CompareArm, name: ArmName, start: int, *, plan: BlockPlan, directory: Path, others: Sequence[Server]
 ) -> AsyncIterator[Server]:
-    """One more server of an arm, with its documents in a folder of its own.
+    """One more server of an arm, with its documents in `directory`.
 
     others: servers that are up, whose processes may hold memory of the same GPU.
     """
-    store = RunStore(directory / "starts" / f"{name}-{start + 1}")
+    store = RunStore(directory)
 
     def own_pids() -> frozenset[int]:
         hosts = [server.running for server in others]

@@ -13,16 +13,13 @@ from pathlib import Path
 from reports.run_directory import ExperimentDocument, RunDocument, SweepDocument, read_document, to_json
 from slo_bench.accuracy.after_sweep import after_arm, first_answers
 from slo_bench.accuracy.holding import GatePlan
-from slo_bench.earlier import Earlier, read_earlier
+from slo_bench.earlier import LATER_STARTS, Earlier, read_earlier
 from slo_bench.hosts import Host
 from slo_bench.run import RunRecord, run_sweep
 from slo_bench.store import RunStore, write_text
 from slo_bench.sweep import Sweeper, SweepPlan, View
 from traffic.clock import running_clock
 from traffic.errors import EngineError, InvalidMeasurement, UsageError
-
-LATER_STARTS = 1000
-"""Servers of a resumed arm are counted from multiples of this, so that no other arm's server is sent their text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from reports.text_words import text_lines
 from slo_bench.accuracy.after_sweep import gate_line, sweep_gate
 from slo_bench.accuracy.holding import GatePlan
 from slo_bench.commands import forecast, marks, run_record, sweep_plan, warn_of_files
-from slo_bench.compare.planned import ArmComparison, compare_arms, done, planned_comparisons
+from slo_bench.compare.planned import ArmComparison, check_same_comparison, compare_arms, planned_comparisons
 from slo_bench.config import SweepOptions
 from slo_bench.doctor.client_limit import client_limit
 from slo_bench.engine_options import EngineOptions, option
@@ -25,6 +25,7 @@ from slo_bench.engines import confirm, host_for
 from slo_bench.environment import environment
 from slo_bench.experiment.arms import Arm, Experiment, Progress, run_experiment
 from slo_bench.experiment.plan import Plan, PlannedArm, read_plan, shown_plan
+from slo_bench.lock import held
 from slo_bench.options import Options
 from slo_bench.resume import check_same
 from slo_bench.stopped import resumable
@@ -95,8 +96,6 @@ async def experiment(options: ExperimentOptions) -> int:
     1 when the baseline carries nothing or an arm's accuracy gate failed, 3 or 4 for the first fault of an arm or a
     comparison, 3 for a gate that is inconclusive, 5 for a comparison that stays open.
     """
-    from reports.note import write_note  # noqa: PLC0415 - it brings matplotlib, which --help need not wait for
-
     plan = options.the_plan()
     directory = options.runs_dir / plan.label
     first = plan.arms[0].options
@@ -118,23 +117,39 @@ async def experiment(options: ExperimentOptions) -> int:
         for arm in plan.arms:
             confirm(arm.options, is_agreed=options.yes)
         arms = [_arm(planned, sweep, directory, view, gate) for planned, gate in zip(plan.arms, gates, strict=True)]
-        if options.resume:
-            _check_resumable(arms, directory)
-        else:
-            _check_unused(arms, directory)
-        # The simulated engine is part of what is reproduced, its noise and its drift too: all of it runs again.
-        goes_on = options.resume and first.engine_kind() != "simulated"
-        if options.plan is not None:
-            write_text(directory / PLAN_NAME, shown_plan(options.plan))
         made = Experiment(plan.label, plan.title, arms, plan.drift_arm, sweep)
-        with resumable(directory / "arms"):
-            progress = await run_experiment(made, directory, view, view.say, goes_on=goes_on)
-            are_concluded = await _compared(comparisons, progress, directory, view, goes_on=goes_on)
-        write_note(directory, directory / NOTE, directory / "figures")
-        found = read_experiment(directory)
-        for line in [*experiment_lines(found), *text_lines(found)]:
-            view.say(line)
-        view.say(f"note: {directory / NOTE}")
+        with held(directory, is_new=not options.resume):
+            return await _run(options, made, comparisons, directory, view)
+
+
+async def _run(
+    options: ExperimentOptions,
+    made: Experiment,
+    comparisons: Sequence[ArmComparison],
+    directory: Path,
+    view: SweepView,
+) -> int:
+    """Measure everything and write the note; the exit code."""
+    from reports.note import write_note  # noqa: PLC0415 - it brings matplotlib, which --help need not wait for
+
+    if options.resume:
+        _check_resumable(made.arms, directory)
+        for each in comparisons:
+            check_same_comparison(each, directory)
+    else:
+        _check_unused(made.arms, directory)
+    # The simulated engine is part of what is reproduced, its noise and its drift too: all of it runs again.
+    goes_on = options.resume and options.engine_kind() != "simulated"
+    if options.plan is not None:
+        write_text(directory / PLAN_NAME, shown_plan(options.plan))
+    with resumable(directory / "arms"):
+        progress = await run_experiment(made, directory, view, view.say, goes_on=goes_on)
+        are_concluded = await _compared(comparisons, progress, directory, view, goes_on=goes_on)
+    write_note(directory, directory / NOTE, directory / "figures")
+    found = read_experiment(directory)
+    for line in [*experiment_lines(found), *text_lines(found)]:
+        view.say(line)
+    view.say(f"note: {directory / NOTE}")
     return _exit_code(progress, are_concluded=are_concluded)
 
 
@@ -144,15 +159,15 @@ async def _compared(
     """Run the comparisons; whether all are concluded. One that fails is told and does not end the experiment."""
     concluded = 0
     for made in comparisons:
-        document = done(made, progress.anchor_rps, directory) if goes_on else None
+        document = None
         missing = [label for label in made.labels if label not in progress.found]
         if missing:
             view.say(f"{made.folder}: not compared, {missing[0]} has no sweep")
         elif made.is_at_anchor and progress.anchor_rps is None:
             view.say(f"{made.folder}: not compared, there is no anchor rate; give it a request_rate")
-        elif document is None:
+        else:
             try:
-                document = await compare_arms(made, progress.anchor_rps, directory, view)
+                document = await compare_arms(made, progress.anchor_rps, directory, view, goes_on=goes_on)
             except (EngineError, InvalidMeasurement) as fault:
                 progress.first_fault = progress.first_fault or fault
                 view.say(f"{made.folder}: {fault}")

@@ -110,6 +110,48 @@ def test_a_start_that_has_not_met_the_others_leaves_the_offset_unknown() -> None
     assert (found.starts, found.offset_sd) == (None, None)
 
 
+def resumed(cut: int, *, seed: int, effect: float, offset_sd: float, noise_sd: float) -> list[PairRatio]:
+    """Three starts of each arm in four rows, and after `cut` pairs three others in their place."""
+    generator = np.random.default_rng(seed)
+    a, b = offset_sd * generator.standard_normal((2, 6))
+    made: list[PairRatio] = []
+    for number in range(12):
+        pair = crossed_pair(number, Order.ABBA, 0, 3)
+        start_a, start_b = (start + (0 if number < cut else 3) for start in (pair.start_a, pair.start_b))
+        ratio = effect + b[start_b] - a[start_a] + noise_sd * generator.standard_normal()
+        made.append(PairRatio(ratio, pair.a_first, start_a, start_b))
+    return made
+
+
+@pytest.mark.parametrize("cut", [2, 6, 10])
+def test_starts_that_a_resumption_replaced_still_tell_their_offsets(cut: int) -> None:
+    found = [mean_effect(resumed(cut, seed=seed, effect=0.02, offset_sd=0.01, noise_sd=0.004)) for seed in range(200)]
+    inside = [
+        each.starts is not None and abs(each.starts.log_ratio - 0.02) <= (each.starts.half_width or 0) for each in found
+    ]
+    assert np.mean(inside) >= 0.92  # 95 %, of 200
+    assert math.sqrt(np.mean([(each.offset_sd or 0) ** 2 for each in found])) == pytest.approx(0.01, rel=0.15)
+    assert math.sqrt(np.mean([(each.pair_sd or 0) ** 2 for each in found])) == pytest.approx(0.004, rel=0.15)
+
+
+def test_exchanging_the_arms_of_a_resumed_comparison_turns_the_sign() -> None:
+    pairs = resumed(5, seed=1, effect=0.02, offset_sd=0.01, noise_sd=0.004)
+    there, back = mean_effect(pairs), mean_effect(turned(pairs))
+    assert there.starts is not None
+    assert back.starts is not None
+    assert back.starts.log_ratio == pytest.approx(-there.starts.log_ratio, abs=1e-12)
+    assert back.starts.half_width == pytest.approx(there.starts.half_width)
+
+
+def test_two_starts_that_met_only_each_other_take_an_offset_that_is_known() -> None:
+    pairs = [PairRatio(0.03 + 0.001 * n, n % 2 == 0, n // 2, n // 2) for n in range(4)]
+    plain, wide = mean_effect(pairs), mean_effect(pairs, known_offset_sd=0.02)
+    assert (plain.starts, plain.offset_sd) == (None, None)
+    assert wide.starts is not None
+    assert wide.starts.standard_error == pytest.approx(math.hypot(wide.instances.standard_error or 0, 0.02))
+    assert wide.offset_sd == 0.02
+
+
 def test_restarts_are_compared_start_by_start() -> None:
     pairs = nested(6, 2, seed=3, effect=0.02, offset_sd=0.01, noise_sd=0.001)
     means = [(pairs[2 * unit].log_ratio + pairs[2 * unit + 1].log_ratio) / 2 for unit in range(6)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from gates.comparison import Claim
 from reports.effect_document import EffectDocument
-from reports.run_directory import RunDocument, read_document
+from reports.run_directory import RunDocument, read_document, to_json
 from slo_bench.cli import main
 from slo_bench.compare.command import sharing
 from slo_bench.config import LoadOptions
@@ -152,6 +153,107 @@ def test_the_same_seed_gives_the_same_documents() -> None:
     for document in made:
         del document["command"]
     assert made[0] == made[1]
+
+
+RESUMABLE = [*SIMULATED, *FASTER, "--blocks", "3", "--label", "x"]
+
+
+def contents() -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+
+
+def unfinished(**changes: object) -> None:
+    """Make it a run that was killed."""
+    path = Path("runs/x/run.json")
+    stored = read_document(path, RunDocument)
+    path.write_text(to_json(stored.model_copy(update={"status": "running", "ended_utc": None, **changes})))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs folder of a comparison that came to its end."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(RESUMABLE) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def before(finished: Path, tmp_path: Path) -> dict[str, bytes]:
+    """A copy of it in the current folder; its files."""
+    shutil.copytree(finished, tmp_path / "runs")
+    return contents()
+
+
+def test_a_finished_comparison_gives_its_answer_again(
+    before: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RESUMABLE, "--resume"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "[SIMULATED] x is done: nothing is left to measure"
+    assert "Between these two server instances" in "".join(said)
+    assert contents() == before
+
+
+@pytest.mark.process
+def test_a_killed_simulated_comparison_comes_to_the_same_bytes(
+    before: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfinished()
+    Path("runs/x/compare/A--B/effect.json").unlink()
+    Path("runs/x/compare/A--B/.effect.json.partial").write_text("{")
+    Path("runs/x/compare/A--B/blocks/99-A.parquet").write_bytes(b"of a pair that never ended")
+    assert main([*RESUMABLE, "--resume"]) == 0
+    assert "runs again from its start" in capsys.readouterr().err
+    assert contents() == before
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--request-rate", "11"], "design.request_rate was 10.0, is 11.0"),
+        (["--seed", "3"], "design.seed was 0, is 3"),
+        (["--change", "step_time_factor=0.7"], "change was "),
+        (["--output-tokens", "9"], "output_tokens was 8, is 9"),
+        (["--blocks", "4"], "design.blocks was 3, is 4"),
+        (["--labels", "A,C"], 'labels was "A,B", is "A,C"'),
+    ],
+)
+def test_another_configuration_is_refused_with_the_difference(
+    more: list[str], reason: str, before: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RESUMABLE, *more, "--resume"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("slo-bench: x cannot be resumed: ")
+    assert reason in said
+    assert "\n" not in said
+    assert contents() == before
+
+
+@pytest.mark.usefixtures("before")
+def test_another_machine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    here = read_document(Path("runs/x/run.json"), RunDocument).environment
+    unfinished(environment={**here, "cpus": 96})
+    assert main([*RESUMABLE, "--resume"]) == 2
+    assert "cpus was 96, is " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("before")
+def test_an_unfinished_comparison_in_the_way_is_one_that_could_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    unfinished()
+    assert main(RESUMABLE) == 2
+    assert "holds an unfinished run of this configuration: go on with --resume" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("before")
+def test_each_command_resumes_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--engine", "simulated", "--label", "x", "--resume"]) == 2
+    assert "runs/x is no sweep but a compare, slo-bench compare --resume goes on" in capsys.readouterr().err
+    assert main([*RESUMABLE[:-2], "--resume"]) == 2
+    assert "--resume needs the --label" in capsys.readouterr().err
+    assert main([*RESUMABLE[:-1], "y", "--resume"]) == 2
+    assert "there is nothing to resume in runs/y" in capsys.readouterr().err
 
 
 def vllm(**more: object) -> LoadOptions:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from comparisons import document, pairs
+from two_arms import Seen
 
 from reports.effect_document import EffectDocument
-from reports.run_directory import read_document, to_json
-from slo_bench.compare.planned import ArmComparison, done, planned_comparisons
+from reports.run_directory import EngineDocument, read_document, to_json
+from slo_bench.compare.planned import ArmComparison, check_same_comparison, compare_arms, planned_comparisons
+from slo_bench.earlier import LATER_STARTS
 from slo_bench.experiment.command import ExperimentOptions, experiment
 from slo_bench.experiment.plan import read_plan
 from slo_bench.store import write_text
@@ -145,19 +146,43 @@ def test_running_servers_are_sent_no_text_that_the_arms_had(tmp_path: Path) -> N
     assert [arm.text_salt for arm in second.arms] == [100, 101]  # one server: the same text never twice
 
 
-def test_a_resumed_experiment_keeps_what_the_same_design_concluded(tmp_path: Path) -> None:
-    def left(**changes: Any) -> None:
-        values: dict[str, Any] = {"rate_rps": 8.0, "window_s": 20.0, "placement": "coresident"}
-        made = document(pairs([0.01, 0.02, 0.01, 0.03, 0.02, 0.01]), **{**values, **changes})
-        write_text(tmp_path / "compare/old--new/effect.json", to_json(made))
-
+def test_a_comparison_of_another_design_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (planned,) = comparisons(tmp_path, PLAN + COMPARE)
-    assert done(planned, 8.0, tmp_path) is None
-    left()
-    assert done(planned, 8.0, tmp_path) is not None
-    assert done(planned, 9.0, tmp_path) is None
+    check_same_comparison(planned, tmp_path)
+    made = document(pairs([0.01, 0.02, 0.01]), rate_rps=8.0, design=planned.at(8.0).design())
+    write_text(tmp_path / "compare/old--new/effect.json", to_json(made))
+    check_same_comparison(planned, tmp_path)
     (longer,) = comparisons(tmp_path, PLAN + COMPARE + "blocks = 7\n")
-    (narrower,) = comparisons(tmp_path, PLAN + COMPARE + "until_resolution = 0.02\n")
-    assert [done(each, 8.0, tmp_path) for each in (longer, narrower)] == [None, None]
-    left(outcome="unfinished")
-    assert done(planned, 8.0, tmp_path) is None
+    with pytest.raises(UsageError, match="compare/old--new cannot be resumed: blocks was 6, is 7"):
+        check_same_comparison(longer, tmp_path)
+    (patient,) = comparisons(tmp_path, PLAN + COMPARE + "max_minutes = 60\n")
+    check_same_comparison(patient, tmp_path)
+
+
+@pytest.mark.process
+def test_a_comparison_of_an_experiment_goes_on_where_it_stood(tmp_path: Path) -> None:
+    (planned,) = comparisons(tmp_path, PLAN + COMPARE + "request_rate = 9\nblocks = 4\n")
+
+    class Stopped(Exception):  # noqa: N818 - a kill is no error
+        """Nothing is written after it."""
+
+    class Stopping(Seen):
+        def progress(self, *_: object) -> None:
+            if self.bracket.startswith("pair 3"):
+                raise Stopped
+
+    with pytest.raises(Stopped):
+        run_virtual(compare_arms(planned, None, tmp_path, Stopping()))
+    path = tmp_path / planned.folder / "effect.json"
+    kept = read_document(path, EffectDocument)
+    assert len(kept.pairs) == 2
+    made = run_virtual(compare_arms(planned, None, tmp_path, Seen(), goes_on=True))
+    assert made.pairs[:2] == kept.pairs
+    assert (len(made.pairs), made.outcome, made.starts_per_arm) == (4, "concluded", 2)
+    told = Seen()
+    assert run_virtual(compare_arms(planned, None, tmp_path, told, goes_on=True)) == made
+    assert not any("goes on" in line for line in told.lines)
+    text_starts = [
+        read_document(path.parent / "starts" / name / "engine.json", EngineDocument).start for name in ("A-1", "A-2")
+    ]
+    assert text_starts == [planned.first_start, planned.first_start + LATER_STARTS + 2]

@@ -11,7 +11,8 @@ import pytest
 from stopping import PLAN, RECORD, Watching, decision, hosted, scripted
 
 from reports.run_directory import ExperimentDocument, RunDocument, SweepDocument, read_document
-from slo_bench.experiment.arms import LATER_STARTS, Arm, Experiment, Progress, run_experiment
+from slo_bench.earlier import LATER_STARTS
+from slo_bench.experiment.arms import Arm, Experiment, Progress, run_experiment
 from slo_bench.hosts import Host
 from traffic.virtual_time import run_virtual
 
