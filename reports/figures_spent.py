@@ -60,7 +60,8 @@ def kernels_figure(timed: Mapping[str, KernelsDocument], *, mark: str) -> Figure
         axes.set_title("change of the kernel's time (%), below 0 is faster", loc="left", fontsize=10)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.3g}" if value else "0"))
         axes.margins(y=0.15)
-        axes.legend(loc="best", fontsize=8)
+        if lines:
+            axes.legend(loc="best", fontsize=8)
         write_mark(figure, mark)
         return figure
 
