@@ -87,7 +87,7 @@ def _kernels() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]
 
 
 def _advise() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
-    from slo_bench.moe.advise import AdviseOptions, advise
+    from slo_bench.moe.advising.command import AdviseOptions, advise
 
     return AdviseOptions, advise
 

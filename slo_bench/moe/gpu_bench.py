@@ -169,8 +169,10 @@ class Worker:
         self._is_usable = True
 
     @classmethod
-    async def start(cls, place: GpuPlace, name: str, *, is_compiler: bool) -> Worker:
-        """Start it and wait until it has connected. Raises EngineError."""
+    async def start(
+        cls, place: GpuPlace, name: str, *, is_compiler: bool, settings: Mapping[str, str] | None = None
+    ) -> Worker:
+        """Start it and wait until it has connected. settings: of its environment. Raises EngineError."""
         scratch = tempfile.TemporaryDirectory(prefix="slo-bench-")
         address, log_path = f"{scratch.name}/s", place.log_folder / f"{name}.log"
         connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
@@ -189,7 +191,7 @@ class Worker:
         try:
             process = ServerProcess(
                 [str(place.python), "-u", str(place.program), address],
-                env=place.environment(is_compiler=is_compiler),
+                env={**place.environment(is_compiler=is_compiler), **(settings or {})},
                 log_path=log_path,
             )
         except BaseException:

@@ -57,6 +57,8 @@ def _commands() -> Callable[[str, dict[str, Any], Tell], dict[str, Any]]:
             state.pop("layer", None)  # its memory first
             state["layer"] = GpuLayer(**request)
             return {}
+        if name in ("load", "steps"):
+            return _of_model(state, name, request, tell)
         if "layer" not in state:
             raise RefusedError("prepare comes first")
         if name == "check":
@@ -74,3 +76,15 @@ def _commands() -> Callable[[str, dict[str, Any], Tell], dict[str, Any]]:
         raise RefusedError(f"there is no command {name!r}")
 
     return run
+
+
+def _of_model(state: dict[str, Any], name: str, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Steps of a whole model, for which the layer alone is not needed."""
+    from .stepping import StepModel, time_steps
+
+    if name == "load":
+        state["model"] = StepModel(**request)
+        return {}
+    if "model" not in state:
+        raise RefusedError("load comes first")
+    return {"times_s": time_steps(state["model"], tell=tell, **request)}

@@ -19,6 +19,10 @@ from traffic.server_facts import Histogram
 SERVER_TOKENS = 8192
 """max_num_batched_tokens of vLLM's server on a large card, where the log does not say."""
 
+_UNMEASURED = (
+    "not known without measuring on the GPU: how far the kernel is from its limit, and so whether tuning gains "
+    "anything; slo-bench advise --measure tells in a minute, slo-bench compare shows what a file changes for requests"
+)
 _SHOWN = 3
 _SHOWN_SIZES = (1, 16, 64, 256)
 
@@ -46,12 +50,17 @@ class Question:
         return SERVER_TOKENS if told is None else min(told, MOST_TOKENS)
 
 
-def advice(question: Question) -> tuple[str, ...]:
-    """Everything that can be said, a finding a line. Raises UsageError for a broken file."""
+def advice(question: Question, *, is_measured: bool = False) -> tuple[str, ...]:
+    """Everything that can be said, a finding a line. is_measured: what is measured is said elsewhere.
+
+    Raises UsageError for a broken file.
+    """
     lines = [*_backends(question.facts)]
     for name in question.names:
         lines += [f"vLLM looks for {name}", *_file(question, name)]
     lines += [*_steps(question.steps, question.most_tokens), *_work(question), *_unknown(question)]
+    if not is_measured:
+        lines.append(_UNMEASURED)
     return tuple(lines)
 
 
@@ -197,10 +206,6 @@ def _unknown(question: Question) -> Iterator[str]:
         yield "not known without the model (--model FOLDER or --shape): how much the kernel has to read"
     if question.steps is None:
         yield "not known without a run (its directory): which batch sizes the server really runs"
-    yield (
-        "not known without measuring on the GPU: how far the kernel is from its limit, and so whether tuning gains "
-        "anything; slo-bench compare shows what a file changes for requests"
-    )
 
 
 def _ranges(sizes: Iterable[int]) -> str:

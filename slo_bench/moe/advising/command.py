@@ -1,25 +1,38 @@
-"""`slo-bench advise`: answers vLLM's MoE warning in seconds, without a GPU and without a claim that nobody measured."""
+"""`slo-bench advise`: answers vLLM's MoE warning, in seconds from files, and in a minute by measuring on the GPU."""
 
 from __future__ import annotations
 
 import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path, PurePath
 
 from pydantic import field_validator, model_validator
 
+from reports.kernels import KERNELS_NAME
 from reports.metrics import read_metrics
-from reports.run_directory import EngineDocument, read_document
+from reports.run_directory import EngineDocument, SweepDocument, read_document, to_json
 from slo_bench.engine_options import option
 from slo_bench.hosts.log_facts import LogFacts, log_facts
-from slo_bench.moe.advice import Question, advice, served_shape
+from slo_bench.moe.advising.bound import bound_lines, tpot_slope
+from slo_bench.moe.advising.measured import SIZES, Measured, kernel_options, measure, place_for
+from slo_bench.moe.advising.told import SERVER_TOKENS, Question, advice, served_shape
+from slo_bench.moe.bench import BenchFacts
 from slo_bench.moe.config_files import FileKey, parse_name, parse_version, rank_names
+from slo_bench.moe.coverage import bands_of
+from slo_bench.moe.layer_options import LayerOptions
 from slo_bench.moe.shape import MoeModel, MoeShape, Quantisation, parse_shape, read_model
 from slo_bench.options import Options, StringList
+from slo_bench.store import RunStore, write_text
 from traffic.errors import UsageError
 from traffic.server_facts import Histogram, difference
 
-_ASKED, _MODEL, _WHERE = "what vLLM said", "the model", "where files are"
+_ASKED, _MODEL, _WHERE, _MEASURED = "what vLLM said", "the model", "where files are", "measuring"
 _WARNING = "Using default MoE config"
+_NOT_YET = BenchFacts("a GPU", 0, 0, {"vllm": "0.24.0"})
+"""Stands for the GPU while nothing is measured: whether the rest makes sense is known without it."""
+
+_BANDS = 3
 
 
 class AdviseOptions(Options):
@@ -46,6 +59,23 @@ class AdviseOptions(Options):
         [], "VLLM_TUNED_CONFIG_FOLDER, then vLLM's own; repeatable, in that order", group=_WHERE, metavar="FOLDER"
     )
 
+    measure: bool = option(
+        default=False,
+        description="about a minute on this GPU: the kernel against its limit, and its share of a decode step",
+        group=_MEASURED,
+    )
+    vllm_python: Path | None = option(
+        None, "with --measure: interpreter that has vLLM (default: this one)", group=_MEASURED, metavar="PATH"
+    )
+    output: Path | None = option(
+        None, "with --measure: new folder for advice.json, kernels.json and logs", group=_MEASURED, metavar="DIR"
+    )
+
+    @field_validator("vllm_python", "output")
+    @classmethod
+    def _home(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser()
+
     @field_validator("folder")
     @classmethod
     def _are_folders(cls, folders: list[str]) -> list[str]:
@@ -62,6 +92,10 @@ class AdviseOptions(Options):
             raise ValueError("give --model or --shape, not both")
         if self.source is None and self.warning is None and self.model is None and self.shape is None:
             raise ValueError("give vLLM's log, a run directory, --warning 'LINE' or --model FOLDER")
+        if self.measure and self.model is None and self.shape is None:
+            raise ValueError("--measure needs --model FOLDER (its config.json is enough for the kernel) or --shape")
+        if not self.measure and (self.output is not None or self.vllm_python is not None):
+            raise ValueError("--output and --vllm-python go with --measure")
         if self.shape is None and (self.dtype is not None or self.block_shape is not None):
             raise ValueError("--dtype and --block-shape go with --shape; a model says them itself")
         ranks = self.tensor_parallel_size * self.data_parallel_size
@@ -81,13 +115,55 @@ class AdviseOptions(Options):
 
 
 async def advise(options: AdviseOptions) -> int:
-    """Print what can be said; 0. Raises UsageError where nothing can."""
-    sys.stdout.write("".join(f"{line}\n" for line in advice(question_of(options))))
+    """Print what can be said; 0. Raises UsageError where nothing can, EngineError where measuring fails."""
+    measured = await measured_for(options) if options.measure else None
+    lines = advice(question_of(options, None if measured is None else measured.facts), is_measured=options.measure)
+    for line in (*lines, *(() if measured is None else bound_lines(measured.document))):
+        sys.stdout.write(f"{line}\n")
     return 0
 
 
-def question_of(options: AdviseOptions) -> Question:
-    """What the options, a log and a run's metrics say together. Raises UsageError."""
+async def measured_for(options: AdviseOptions) -> Measured:
+    """Measure what the options ask for, and write it down where they say so. Raises UsageError and EngineError."""
+    question_of(options, _NOT_YET)  # what cannot be answered is not measured first
+    steps = None if options.source is None else _steps(options.source)
+    layer = {name: getattr(options, name) for name in LayerOptions.model_fields}
+    chosen = kernel_options({**layer, "model": None if options.model is None else str(options.model)})
+    if options.output is not None:
+        RunStore(options.output).check_unused()
+    with ExitStack() as stack:
+        folder = options.output or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-bench-")))
+
+        def say(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - a minute is long without a word
+
+        found = await measure(
+            chosen, place_for(options.vllm_python, folder), say, served=_served(steps), slope=_slope(options.source)
+        )
+        if options.output is not None:
+            write_text(folder / "advice.json", to_json(found.document))
+            write_text(folder / KERNELS_NAME, to_json(found.document.kernels))
+            say(f"wrote {folder / 'advice.json'}")
+    return found
+
+
+def _served(steps: Histogram | None) -> tuple[int, ...]:
+    """The measured sizes that stand for the steps that a run had most often."""
+    if steps is None or not steps.count:
+        return ()
+    bands = sorted(bands_of(steps, most_tokens=SERVER_TOKENS), key=lambda band: -band.steps)[:_BANDS]
+    return tuple(
+        size for size in SIZES if any(band.lowest <= size and (band.highest or size) >= size for band in bands)
+    )
+
+
+def _slope(source: Path | None) -> float | None:
+    path = None if source is None else source / "sweep.json"
+    return tpot_slope(read_document(path, SweepDocument)) if path is not None and path.is_file() else None
+
+
+def question_of(options: AdviseOptions, seen: BenchFacts | None = None) -> Question:
+    """What the options, a log and a run's metrics say together. seen: the GPU and vLLM here. Raises UsageError."""
     facts = _facts(options)
     steps = None if options.source is None else _steps(options.source)
     used, missed = _told(facts)
@@ -98,7 +174,7 @@ def question_of(options: AdviseOptions) -> Question:
             raise UsageError(
                 "no log names a MoE file that vLLM looked for; give --model FOLDER, --device NAME and --vllm-version V"
             )
-        names = _computed(options, facts, layer)
+        names = _computed(options, facts, layer, seen)
     elif options.model is not None:
         layer = _agreeing(read_model(options.model), names)
     elif layer is not None:
@@ -107,6 +183,8 @@ def question_of(options: AdviseOptions) -> Question:
     # On the server's own machine the log says where it looks.
     told = dict.fromkeys(Path(path).parent for path in (*missed, *used))
     folders = tuple(map(Path, options.folder)) or tuple(folder for folder in told if folder.is_dir())
+    if not folders and seen is not None and seen.config_folder is not None:
+        folders = (seen.config_folder,)
     return Question(names, used, facts, folders, shape, quantisation, steps)
 
 
@@ -151,11 +229,15 @@ def _told(facts: LogFacts | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return used, tuple(dict.fromkeys(path for each in lookups for path in each.asked))
 
 
-def _computed(options: AdviseOptions, facts: LogFacts | None, layer: tuple[MoeShape, Quantisation]) -> tuple[str, ...]:
+def _computed(
+    options: AdviseOptions, facts: LogFacts | None, layer: tuple[MoeShape, Quantisation], seen: BenchFacts | None
+) -> tuple[str, ...]:
     version = options.vllm_version or (None if facts is None else facts.version)
-    if options.device is None or version is None:
+    version = version or (None if seen is None else seen.versions["vllm"])
+    device = options.device or (None if seen is None else seen.device)
+    if device is None or version is None:
         raise UsageError("the file depends on GPU and release: give --device 'NVIDIA H200' and --vllm-version 0.24.0")
-    return rank_names(*layer, options.device, parse_version(version))
+    return rank_names(*layer, device, parse_version(version))
 
 
 def _agreeing(model: MoeModel, names: tuple[str, ...]) -> tuple[MoeShape, Quantisation]:

@@ -7,8 +7,8 @@ import pytest
 
 from reports.metrics import write_metrics
 from slo_bench.cli import main
-from slo_bench.moe.advice import advice, served_shape
-from slo_bench.moe.advise import AdviseOptions, question_of
+from slo_bench.moe.advising.command import AdviseOptions, question_of
+from slo_bench.moe.advising.told import advice, served_shape
 from slo_bench.moe.config_files import ConfigFile, parse_name, write_config
 from slo_bench.moe.shape import MoeModel, MoeShape, Quantisation
 from traffic.errors import UsageError

@@ -1,0 +1,1 @@
+"""What to do about the warning that vLLM runs a default MoE configuration."""
