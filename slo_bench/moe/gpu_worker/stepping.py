@@ -47,7 +47,12 @@ class StepModel:
                 enable_prefix_caching=False,
                 gpu_memory_utilization=_MEMORY_SHARE,
                 kv_cache_memory_bytes=kv_bytes,
-                compilation_config={"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sorted(sizes)},
+                # torch.compile alone would take most of the time: some small kernels stay unfused.
+                compilation_config={
+                    "mode": 0,
+                    "cudagraph_mode": "FULL_DECODE_ONLY",
+                    "cudagraph_capture_sizes": sorted(sizes),
+                },
                 seed=0,
             )
         except torch.OutOfMemoryError:
