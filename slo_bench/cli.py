@@ -123,7 +123,9 @@ COMMANDS = {
         "Say what finished runs found: table, note, page, summary; or whether it became slower.", _report
     ),
     "kernels": Command("Time the fused MoE kernel per batch size, routing and configuration.", _kernels),
-    "advise": Command("Answer vLLM's warning about a default MoE config, as far as that goes without a GPU.", _advise),
+    "advise": Command(
+        "Answer vLLM's warning about a default MoE config, from files or by measuring on the GPU.", _advise
+    ),
     "tune": Command("Find the fastest MoE kernel configurations that are slower under no routing.", _tune),
     "simulate": Command("Serve the simulated engine as an OpenAI-compatible server.", _simulate),
     "doctor": Command("See what this client can send, and whether host and GPU are fit to measure.", _doctor),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,13 @@ _ROUNDS, _REPLAYS = 5, 20
 _LOAD_S, _STEP_S = 300.0, 120.0
 _SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_DEEP_GEMM": os.environ.get("VLLM_USE_DEEP_GEMM", "0"),
     "VLLM_DEEP_GEMM_WARMUP": "skip",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""The engine in the process itself. Nothing is compiled ahead for shapes that are not measured, nor a sampler."""
+"""The engine in the process itself. Nothing is compiled ahead for shapes that are not measured, nor a sampler; and the
+dense products' kernels, unless the environment wants them, are not built from source, which takes minutes at first."""
 
 
 @dataclass(frozen=True, slots=True)
