@@ -52,6 +52,7 @@ class Tuned:
     """What came out. spent_s: over all starts of this search. beyond_s: how much of it was beyond the budget.
 
     is_complete: whether every configuration was compiled and looked at, or the budget ended the search before.
+    left_out: how many were not, because others with their tile are far too slow everywhere.
     """
 
     choices: Mapping[int, SizeChoice]
@@ -59,6 +60,7 @@ class Tuned:
     spent_s: float
     beyond_s: float
     is_complete: bool
+    left_out: int
 
 
 class Tuner:
@@ -110,7 +112,14 @@ class Tuner:
         assert self._facts is not None  # noqa: S101 - every lane sets it
         beyond_s = 0.0 if self.budget_s is None else max(0.0, self._spent_s() - self.budget_s)
         is_complete = not self._queue and all(not ladder.waiting for ladder in self.search.ladders.values())
-        return Tuned(dict(sorted(self._choices.items())), self._facts, self._spent_s(), beyond_s, is_complete)
+        return Tuned(
+            dict(sorted(self._choices.items())),
+            self._facts,
+            self._spent_s(),
+            beyond_s,
+            is_complete,
+            len(self.search.left_out),
+        )
 
     def _spent_s(self) -> float:
         return self._before_s + running_clock().now_s() - self._begun_s
@@ -138,7 +147,7 @@ class Tuner:
         """One compiler takes from the queue until it is empty."""
         compiler = await self.machines.open_compiler()
         try:
-            while (config := self._queue.take(self.search.bests())) is not None:
+            while (config := self._queue.take(self.search.bests(), self.search.leaves_out)) is not None:
                 try:
                     done = await compiler.compile(config.entry())
                     self._deaths = 0
@@ -210,7 +219,7 @@ class Tuner:
     def _progress(self) -> str:
         """Where it stands, and about how long it still takes."""
         search = self.search
-        ready, known = len(search.compiled), len(search.space.configs) - len(search.failures)
+        ready, known = len(search.compiled), search.able
         taken, wanted = search.first_looks
         gains = [
             1 - best_s / default_s

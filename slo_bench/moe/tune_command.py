@@ -146,6 +146,10 @@ def summary(tuned: Tuned, folder: TunedFolder) -> Sequence[str]:
     lines = [_size_line(tuned_size(choice)) for choice in tuned.choices.values()]
     if not tuned.is_complete:
         lines.append("the budget ended the search before everything was tried; --resume with more --minutes goes on")
+    if tuned.left_out:
+        lines.append(
+            f"{tuned.left_out} configurations were left out: others with their tile are far too slow everywhere"
+        )
     beyond = f", {tuned.beyond_s:.0f} s of it beyond the budget" if tuned.beyond_s >= 1 else ""
     lines.append(f"{tuned.spent_s / 60:.1f} min{beyond}")
     lines.append(f"the evidence is in {folder.side}")

@@ -60,6 +60,7 @@ class TunedSize(Document):
 class TunedDocument(Document):
     """tuned.json. about: shape, device, versions, what was searched. beyond_s: what it took beyond its budget.
 
+    left_out: configurations that were not tried, since others with their tile are far too slow everywhere.
     is_simulated: the times come from a model of the kernel; the file has no business on a server.
     """
 
@@ -72,6 +73,7 @@ class TunedDocument(Document):
     is_complete: bool | None = None
     tuning_s: float | None = None
     beyond_s: float | None = None
+    left_out: int | None = None
     sizes: list[TunedSize] = Field(default_factory=list)
 
 
@@ -133,6 +135,7 @@ class TunedFolder:
                 is_complete=tuned.is_complete,
                 tuning_s=tuned.spent_s,
                 beyond_s=tuned.beyond_s,
+                left_out=tuned.left_out,
                 sizes=sizes,
             )
         )

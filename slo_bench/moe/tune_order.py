@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 
 from slo_bench.moe.space import KernelConfig, published_space
@@ -31,8 +31,19 @@ class CompileQueue:
     def __len__(self) -> int:
         return len(self._first) + len(self._rest)
 
-    def take(self, bests: Sequence[KernelConfig]) -> KernelConfig | None:
-        """The next one; bests: the best configuration of each batch size so far. None where nothing is left."""
+    def take(
+        self, bests: Sequence[KernelConfig], leaves_out: Callable[[KernelConfig], bool] = lambda _: False
+    ) -> KernelConfig | None:
+        """The next one that is not left out. bests: the best configuration of each batch size so far.
+
+        None where nothing is left.
+        """
+        while (config := self._next(bests)) is not None:
+            if not leaves_out(config):
+                return config
+        return None
+
+    def _next(self, bests: Sequence[KernelConfig]) -> KernelConfig | None:
         if self._first:
             config = next(iter(self._first))
             del self._first[config]

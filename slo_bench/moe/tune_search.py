@@ -16,6 +16,15 @@ from slo_bench.moe.shape import MoeShape
 from slo_bench.moe.space import KernelConfig
 from slo_bench.moe.tuning_journal import CompiledLine, FinalLine, Line, TimedLine
 
+FAR = 4.0
+"""Times the best: who takes so long at every batch size speaks for the others with its tile and warps.
+
+On an H200 configurations of one tile, with other depths, groups and stages, differed by up to 3.8 at a batch size.
+"""
+
+FAR_SEEN = 4
+"""So many of a tile must be as far, and none nearer, before the others are left out."""
+
 _LAUNCH_S = 1e-3
 """The first call is a plain one: its launches take this long whatever the kernel."""
 
@@ -40,6 +49,10 @@ class Space:
         return tuple(dict.fromkeys([*self.defaults.values(), *self.shipped.values()]))
 
 
+Tile = tuple[int, int, int]
+"""Rows, columns, warps: how many accumulators a thread has."""
+
+
 @dataclass
 class Search:
     """Where a search stands. spent_s: seconds that it took before this start."""
@@ -48,6 +61,8 @@ class Search:
     failures: dict[KernelConfig, str] = field(default_factory=dict)
     compiled: set[KernelConfig] = field(default_factory=set)
     spent_s: float = 0.0
+    left_out: set[KernelConfig] = field(default_factory=set)
+    _tiles: dict[Tile, list[KernelConfig]] = field(default_factory=dict)
     _finals: dict[int, list[FinalLine]] = field(default_factory=dict)
     _hopeless: dict[KernelConfig, int] = field(default_factory=dict)
 
@@ -116,6 +131,37 @@ class Search:
         """The best configuration of each size so far."""
         return tuple(best for ladder in self.ladders.values() if (best := ladder.best) is not None)
 
+    def leaves_out(self, config: KernelConfig) -> bool:
+        """Whether a configuration need not be compiled, as what others with its tile took tells; it is noted then.
+
+        Accumulators that do not fit a thread's registers make a kernel slow everywhere, and long to compile.
+        """
+        seen = self._tiles.get(_tile(config), [])
+        if config in seen:
+            return False
+        far = [is_far for each in seen if (is_far := self._is_far(each)) is not None]
+        if len(far) < FAR_SEEN or not all(far):
+            return False
+        self.left_out.add(config)
+        return True
+
+    def _is_far(self, config: KernelConfig) -> bool | None:
+        """Whether it is far from the best at every size; None where it was not looked at everywhere yet."""
+        routing = self.space.routings[0]
+        for size, ladder in self.ladders.items():
+            look = ladder.looks.get(config, {}).get(routing)
+            if look is not None and ladder.best_s is not None:
+                if look.time_s <= FAR * ladder.best_s:
+                    return False
+            elif size <= self._hopeless.get(config, size):
+                return None
+        return True
+
+    @property
+    def able(self) -> int:
+        """How many configurations can and should be tried."""
+        return len(self.space.configs) - len(self.failures) - len(self.left_out)
+
     def timed_before(self, size: int, configs: Sequence[KernelConfig], *, is_confirmation: bool) -> FinalLine | None:
         """The same finalists' times out of the journal, each line once; None where they were not timed yet."""
         lines = self._finals.get(size, [])
@@ -130,12 +176,15 @@ class Search:
     def first_looks(self) -> tuple[int, int]:
         """How many first looks were taken, and how many are wanted as far as known."""
         taken = sum(len(ladder.looks) for ladder in self.ladders.values())
-        able = len(self.space.configs) - len(self.failures)
+        able = self.able
         spared = sum(size > limit for limit in self._hopeless.values() for size in self.space.sizes)
         return taken, max(taken, able * len(self.space.sizes) - spared)
 
     def _compiled(self, config: KernelConfig) -> None:
         self.compiled.add(config)
+        tile = self._tiles.setdefault(_tile(config), [])
+        if config not in tile:
+            tile.append(config)
         limit = self._hopeless.get(config)
         for size, ladder in self.ladders.items():
             if limit is None or size <= limit or config == ladder.default or config in ladder.always:
@@ -177,6 +226,10 @@ class Search:
             if (ladder := self.ladders[near]).best_s and (time_s := ladder.time_s(config)) is not None
         ]
         return min(ratios, default=RUNGS[0].keep)
+
+
+def _tile(config: KernelConfig) -> Tile:
+    return config.block_m, config.block_n, config.num_warps
 
 
 def finals_of(line: FinalLine) -> Iterator[Final]:
