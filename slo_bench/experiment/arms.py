@@ -26,12 +26,13 @@ from traffic.errors import EngineError, InvalidMeasurement, UsageError
 class Arm:
     """One labelled configuration. host: makes its host, given how many servers were started before it.
 
-    gate: the accuracy gate that it is held to, None for none.
+    gate: the accuracy gate that it is held to, None for none. before: what is done before its server starts.
     """
 
     record: RunRecord
     host: Callable[[int], Host]
     gate: GatePlan | None = None
+    before: Callable[[], Awaitable[None]] | None = None
 
     @property
     def label(self) -> str:
@@ -80,6 +81,8 @@ async def run_experiment(
         try:
             document = None if earlier is None else _done(earlier)
             if document is None:
+                if arm.before is not None:
+                    await arm.before()
                 host = arm.host(start if earlier is None else start + LATER_STARTS * earlier.server_start)
                 plan = replace(experiment.plan, label=arm.label)
                 check, then = None, _at_the_anchor(progress.anchor_rps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from slo_bench.engines import confirm, host_for
 from slo_bench.environment import environment
 from slo_bench.experiment.arms import Arm, Experiment, Progress, run_experiment
 from slo_bench.experiment.plan import Plan, PlannedArm, read_plan, shown_plan
+from slo_bench.experiment.tuning import FOLDER, placed, rehearsed_tune, tune_before
 from slo_bench.lock import held
 from slo_bench.options import Options
 from slo_bench.resume import check_same
@@ -67,8 +69,17 @@ class ExperimentOptions(Options):
         """The plan as it will run. Raises UsageError for one that cannot."""
         assert self.plan is not None  # noqa: S101 - the validator has seen to it
         plan = read_plan(self.plan)
-        arms = [PlannedArm(arm.label, self._changed(arm.options)) for arm in plan.arms]
+        arms = [self._changed_arm(arm, self.runs_dir / plan.label) for arm in plan.arms]
         return Plan(plan.label, plan.title, tuple(arms), plan.drift_arm, plan.comparisons)
+
+    def _changed_arm(self, arm: PlannedArm, directory: Path) -> PlannedArm:
+        options = self._changed(arm.options)
+        if arm.tune is None:
+            return PlannedArm(arm.label, options)
+        tune = placed(rehearsed_tune(arm.tune) if self.rehearse else arm.tune, directory)
+        if not tune.simulated:  # a SIMULATED file is for no server
+            options = options.model_copy(update={"tuned_moe_dir": tune.output})
+        return PlannedArm(arm.label, options, tune)
 
     def _changed(self, options: SweepOptions) -> SweepOptions:
         options = rehearsed(options) if self.rehearse else options
@@ -142,6 +153,8 @@ async def _run(
     goes_on = options.resume and options.engine_kind() != "simulated"
     if options.plan is not None:
         write_text(directory / PLAN_NAME, shown_plan(options.plan))
+    if not goes_on:
+        shutil.rmtree(directory / FOLDER, ignore_errors=True)
     with resumable(directory / "arms"):
         progress = await run_experiment(made, directory, view, view.say, goes_on=goes_on)
         are_concluded = await _compared(comparisons, progress, directory, view, goes_on=goes_on)
@@ -224,9 +237,11 @@ def _gates(plan: Plan) -> list[GatePlan | None]:
 
 
 def _arm(planned: PlannedArm, sweep: SweepPlan, directory: Path, view: SweepView, gate: GatePlan | None) -> Arm:
-    log_path = directory / "arms" / planned.label / "engine.log"
+    folder, tune = directory / "arms" / planned.label, planned.tune
+    log_path = folder / "engine.log"
     return Arm(
         record=run_record(planned.label, planned.options, sweep.load.slo),
         host=lambda start: host_for(planned.options, log_path=log_path, say=view.say, start=start),
         gate=gate,
+        before=None if tune is None else lambda: tune_before(tune, folder, view.say),
     )

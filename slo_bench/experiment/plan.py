@@ -13,6 +13,7 @@
     [[arm]]
     label = "vllm-0.32"
     vllm_python = "/opt/vllm-0.32/bin/python"
+    tune = { minutes = 8 }       # MoE kernels are tuned before this arm is measured (`experiment/tuning.py`)
 
     [[compare]]                  # design options of `slo-bench compare`; at the anchor rate where none is given
     arms = ["vllm-0.31", "vllm-0.32"]
@@ -34,6 +35,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from slo_bench.compare.options import DesignOptions
 from slo_bench.config import SweepOptions
 from slo_bench.engine_options import EngineOptions
+from slo_bench.experiment.tuning import planned_tune
+from slo_bench.moe.tune_options import TuneOptions
 from slo_bench.options import checked
 from traffic.errors import UsageError
 
@@ -56,10 +59,11 @@ class PlanFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PlannedArm:
-    """One arm with its options, all of them."""
+    """One arm with its options, all of them. tune: the search whose files its server reads, None for no search."""
 
     label: str
     options: SweepOptions
+    tune: TuneOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,8 @@ def _planned(path: Path, written: PlanFile) -> Plan:
     drift_arm = None
     if written.drift:
         drift_arm = f"{arms[0].label}-2"
-        arms.append(PlannedArm(drift_arm, arms[0].options.model_copy(update={"label": drift_arm})))
+        again = arms[0].options.model_copy(update={"label": drift_arm})
+        arms.append(PlannedArm(drift_arm, again, arms[0].tune))
     labels = [arm.label for arm in arms]
     doubled = next((label for label in labels if labels.count(label) > 1), None)
     if doubled is not None:
@@ -156,7 +161,7 @@ def _arm(path: Path, number: int, shared: Mapping[str, Any], values: Mapping[str
     if not isinstance(label, str):
         raise UsageError(f'{where}: give it a label = "..."')
     for key in values:
-        if key in ARM_KEYS or key == "label":
+        if key in ARM_KEYS or key in ("label", "tune"):
             continue
         if key in SweepOptions.model_fields:
             raise UsageError(f"{where}: {key} is the same for all arms, or nothing is compared: put it under [all]")
@@ -164,12 +169,14 @@ def _arm(path: Path, number: int, shared: Mapping[str, Any], values: Mapping[str
     for key in shared:
         if key not in SweepOptions.model_fields:
             raise UsageError(f"{path}: [all]: slo-bench sweep has no option {key!r}")
-    options = checked(SweepOptions, {**shared, **values}, where=where)
+    own = {key: value for key, value in values.items() if key != "tune"}
+    options = checked(SweepOptions, {**shared, **own}, where=where)
     try:
         options.engine_kind()
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    return PlannedArm(label, options)
+    tune = planned_tune(label, options, values["tune"], where) if "tune" in values else None
+    return PlannedArm(label, options, tune)
 
 
 def _comparison(path: Path, number: int, values: Mapping[str, Any], labels: Sequence[str]) -> PlannedComparison:

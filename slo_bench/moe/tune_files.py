@@ -144,7 +144,8 @@ class TunedFolder:
             for size in sizes
             for routing, times in size.routings.items()
         ]
-        write_text(self.side / KERNELS_NAME, to_json(KernelsDocument(rows=rows, tuning_s=tuned.spent_s)))
+        kernels = KernelsDocument(rows=rows, tuning_s=tuned.spent_s, is_simulated=tuned.facts.is_simulated)
+        write_text(self.side / KERNELS_NAME, to_json(kernels))
         entries = {size: choice.config.entry() for size, choice in tuned.choices.items()}
         write_config(self.file, ConfigFile(entries, tuned.facts.versions.get("triton")))
 
