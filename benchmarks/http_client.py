@@ -33,8 +33,8 @@ from slo_bench.doctor.null_engine import NullEngine, Truth, null_engine, null_lo
 from slo_bench.doctor.null_server import MODEL_ID
 from slo_bench.environment import environment
 from traffic.clock import sleep_until
-from traffic.endpoint import HttpEngine
 from traffic.garbage import resting_collector
+from traffic.http_engine import HttpEngine
 from traffic.probe import run_probe
 from traffic.real_time import RealLoop
 from traffic.records import End, Flight, Request, RequestRecord, freeze

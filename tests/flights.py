@@ -9,8 +9,9 @@ from typing import Any
 from fake_server import FakeServer, Handler, Script, in_turn
 from memory_server import MemoryServer
 
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.http_client import Bounds
+from traffic.http_engine import HttpEngine
 from traffic.records import Flight, Message, Request
 from traffic.virtual_time import run_virtual
 

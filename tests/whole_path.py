@@ -14,9 +14,10 @@ from memory_server import MemoryServer
 
 from gates.slo import Metric, Objective
 from gates.verdict import ProbeVerdict, judge_probe
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.engine import Engine
 from traffic.http_client import Bounds
+from traffic.http_engine import HttpEngine
 from traffic.probe import ProbeFacts, run_probe
 from traffic.records import RequestRecord
 from traffic.schedule import Schedule

@@ -14,10 +14,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from traffic.channel import Begin, Channel, Failed, Halt, Last, Prepare, Ready, Report
 from traffic.clock import next_tick, running_clock
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.engine import Engine
 from traffic.errors import SloBenchError
 from traffic.garbage import resting_collector
+from traffic.http_engine import HttpEngine
 from traffic.real_time import RealLoop
 from traffic.recipe import EngineRecipe
 from traffic.records import RequestRecord

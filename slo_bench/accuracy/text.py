@@ -13,8 +13,8 @@ from slo_bench.accuracy.texts import TEXTS
 from slo_bench.bench import IDLE_LIMIT_S
 from slo_bench.engine_options import EngineOptions
 from slo_bench.hosts import RunningHost
-from traffic.endpoint import HttpEngine
 from traffic.errors import EngineError, UsageError
+from traffic.http_engine import HttpEngine
 
 CONTINUATION_TOKENS = 32
 

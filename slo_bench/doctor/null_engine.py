@@ -12,8 +12,9 @@ from typing import Any
 
 from slo_bench.doctor import null_server
 from slo_bench.doctor.null_server import MODEL_ID
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.errors import EngineError
+from traffic.http_engine import HttpEngine
 from traffic.records import Message, RequestRecord
 from traffic.schedule import Draw, Schedule, open_loop
 from traffic.workload import fixed_lengths

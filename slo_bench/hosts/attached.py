@@ -16,9 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slo_bench.hosts import EngineFacts
 from slo_bench.scrape import pages
-from traffic.endpoint import Endpoint, HttpEngine, ModelCard
+from traffic.endpoint import Endpoint, ModelCard
 from traffic.errors import EngineError, UsageError
 from traffic.http_client import Bounds, BuildClient, build_client
+from traffic.http_engine import HttpEngine
 from traffic.recipe import EngineRecipe
 from traffic.records import End, Flight, Message, Request
 from traffic.server_facts import Look

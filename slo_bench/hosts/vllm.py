@@ -36,9 +36,10 @@ from slo_bench.hosts.vllm_process import (
     listener,
     port_becomes_free,
 )
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.errors import EngineError, SloBenchError, UsageError
 from traffic.http_client import Bounds, BuildClient, build_client
+from traffic.http_engine import HttpEngine
 from traffic.recipe import EngineRecipe
 from traffic.records import Message
 from traffic.server_facts import Look

@@ -26,7 +26,8 @@ from slo_bench.modes import Mode
 from slo_bench.search import Measure, SearchSettings, next_step
 from slo_bench.store import RunStore
 from slo_bench.sweep import Sweeper, SweepPlan
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
+from traffic.http_engine import HttpEngine
 from traffic.probe import Progress
 from traffic.records import End
 from traffic.virtual_time import run_virtual

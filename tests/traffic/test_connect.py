@@ -18,7 +18,8 @@ from flights import PATIENT, fly
 from memory_server import MemoryServer
 
 from traffic.connect import Dial, Wire, resolve
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
+from traffic.http_engine import HttpEngine
 from traffic.records import End, Flight
 from traffic.virtual_time import run_virtual
 

@@ -24,8 +24,9 @@ from fake_server import (
 from flights import KEY, against, ask, fly, one
 from memory_server import MemoryServer
 
-from traffic.endpoint import Endpoint, HttpEngine, ModelCard
+from traffic.endpoint import Endpoint, ModelCard
 from traffic.errors import EngineError, UsageError
+from traffic.http_engine import HttpEngine
 from traffic.records import End, Flight, Message
 
 SAMPLES = Path(__file__).parents[1] / "vllm_samples"

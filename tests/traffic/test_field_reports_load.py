@@ -39,9 +39,10 @@ from whole_path import SLO, probe
 from gates.verdict import LimitedBy, Outcome, judge_probe
 from reports.rows import probe_row
 from reports.run_directory import to_json
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.engine import Engine
 from traffic.http_client import Bounds
+from traffic.http_engine import HttpEngine
 from traffic.http_pool import KEEP_ALIVE_S
 from traffic.probe import ProbeFacts, Stop
 from traffic.records import End, Flight, Request

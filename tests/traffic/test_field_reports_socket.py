@@ -10,7 +10,8 @@ from field_reports import KINDS
 from flights import PATIENT
 from memory_server import MemoryServer
 
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
+from traffic.http_engine import HttpEngine
 from traffic.records import Flight, Message, Request
 from traffic.virtual_time import run_virtual
 

@@ -12,9 +12,10 @@ from fake_server import CLOSE, FakeServer, in_turn, whole_answer
 from flights import KEY, PATIENT, ask, fly, one_over_a_socket, over_a_socket
 
 from traffic.connect import Connect, Wire
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.errors import UsageError
 from traffic.http_client import Bounds, Client, base_url, build_client
+from traffic.http_engine import HttpEngine
 from traffic.http_pool import KEEP_ALIVE_S
 from traffic.records import End
 

@@ -13,7 +13,8 @@ from fake_server import DONE, event, finish, head, in_turn, timed, token, whole_
 from flights import against, fly
 from memory_server import MemoryServer, MemoryTransport, joined
 
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
+from traffic.http_engine import HttpEngine
 from traffic.http_pool import Stream
 from traffic.records import End
 from traffic.virtual_time import run_virtual

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from flights import KEY, PATIENT, ask
 
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
+from traffic.http_engine import HttpEngine
 from traffic.recipe import EngineRecipe
 from traffic.worker import engine_from
 

@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_server import MemoryServer, MemoryTransport, joined
 
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.http_client import Bounds
+from traffic.http_engine import HttpEngine
 from traffic.records import End, Flight
 from traffic.virtual_time import run_virtual
 from traffic.wire import Feed, HttpWire, Limits

@@ -202,7 +202,8 @@ def test_the_first_request_of_a_process_imports_nothing() -> None:
 import asyncio, sys
 from fake_server import FakeServer, in_turn, whole_answer
 from flights import fly
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
+from traffic.http_engine import HttpEngine
 from traffic.real_time import RealLoop
 
 async def main():

@@ -21,7 +21,8 @@ import pytest
 from fake_server import FakeServer, Received, Script, whole_answer
 
 from slo_bench.hosts.vllm_process import is_free
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
+from traffic.http_engine import HttpEngine
 from traffic.probe import ProbeFacts, Progress, Stop, run_probe
 from traffic.prompts import TokenRatio
 from traffic.real_time import RealLoop
@@ -38,7 +39,8 @@ KEY = "sk-very-secret-key"
 
 PARENT = """\
 import asyncio, sys
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
+from traffic.http_engine import HttpEngine
 from traffic.probe import run_probe
 from traffic.prompts import TokenRatio
 from traffic.real_time import RealLoop

@@ -10,7 +10,8 @@ from fake_server import FakeServer, in_turn, timed, token
 from whole_path import SLO
 
 from gates.verdict import judge_probe
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
+from traffic.http_engine import HttpEngine
 from traffic.probe import ProbeFacts, run_probe
 
 

@@ -18,8 +18,9 @@ from gates.answers import FoundBy, Grade
 from gates.gsm8k import Item, items_sha256, messages
 from slo_bench.accuracy.gate import ATTEMPTS, run_gsm8k
 from slo_bench.accuracy.items import ItemSet
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.errors import EngineError
+from traffic.http_engine import HttpEngine
 from traffic.records import End, Flight, Request
 from traffic.virtual_time import run_virtual
 

@@ -13,8 +13,9 @@ from slo_bench.accuracy.text import batch_invariant, read_texts, text_result, te
 from slo_bench.accuracy.texts import TEXTS
 from slo_bench.engine_options import EngineOptions
 from slo_bench.hosts import EngineFacts
-from traffic.endpoint import Endpoint, HttpEngine
+from traffic.endpoint import Endpoint
 from traffic.errors import EngineError
+from traffic.http_engine import HttpEngine
 from traffic.virtual_time import run_virtual
 
 FACTS = EngineFacts("vllm", "m", 4096, None)
