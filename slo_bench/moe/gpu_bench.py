@@ -274,7 +274,9 @@ class Worker:
             await asyncio.sleep(_POLL_S)
 
     def _dead(self) -> EngineError:
-        return EngineError(f"the kernel process ended: {self._process.death()}; its log is {self._log_path}")
+        death = self._process.death()
+        hint = "; give the interpreter that has vLLM with --vllm-python" if "ModuleNotFoundError" in death else ""
+        return EngineError(f"the kernel process ended: {death}{hint}; its log is {self._log_path}")
 
 
 _POLL_S, _GONE_S = 0.05, 10.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path, PurePath
 
 from pydantic import field_validator, model_validator
@@ -131,19 +131,20 @@ async def measured_for(options: AdviseOptions) -> Measured:
     chosen = kernel_options({**layer, "model": None if options.model is None else str(options.model)})
     if options.output is not None:
         RunStore(options.output).check_unused()
-    with ExitStack() as stack:
-        folder = options.output or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-bench-")))
+    folder = options.output or Path(tempfile.mkdtemp(prefix="slo-bench-"))
 
-        def say(line: str) -> None:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201 - a minute is long without a word
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 - a minute is long without a word
 
-        found = await measure(
-            chosen, place_for(options.vllm_python, folder), say, served=_served(steps), slope=_slope(options.source)
-        )
-        if options.output is not None:
-            write_text(folder / "advice.json", to_json(found.document))
-            write_text(folder / KERNELS_NAME, to_json(found.document.kernels))
-            say(f"wrote {folder / 'advice.json'}")
+    found = await measure(
+        chosen, place_for(options.vllm_python, folder), say, served=_served(steps), slope=_slope(options.source)
+    )
+    if options.output is None:
+        shutil.rmtree(folder)  # a failure names a log in it, so it stays then
+    else:
+        write_text(folder / "advice.json", to_json(found.document))
+        write_text(folder / KERNELS_NAME, to_json(found.document.kernels))
+        say(f"wrote {folder / 'advice.json'}")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +106,8 @@ def test_a_shape_has_no_steps_and_says_so(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_model_that_does_not_fit_ends_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", "--measure", "--model", str(model(tmp_path / "model", hidden_size=fake.NO_ROOM))]) == 2
+    small = str(model(tmp_path / "model", hidden_size=fake.NO_ROOM))
+    assert main(["advise", "--measure", "--model", small, "--output", str(tmp_path / "advice")]) == 2
     assert "CUDA out of memory" in capsys.readouterr().err
 
 
@@ -116,7 +118,8 @@ def test_a_kernel_that_always_fails_ends_with_the_reason(
     folder.mkdir()
     write_config(folder / NAME, ConfigFile({64: KernelConfig(fake.FAILS, 64, 128, 1, 4, 3).entry()}))
     monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(folder))
-    assert main(["advise", "--measure", "--model", str(model(tmp_path / "model"))]) == 2
+    words = ["--model", str(model(tmp_path / "model")), "--output", str(tmp_path / "advice")]
+    assert main(["advise", "--measure", *words]) == 2
     assert "the kernel cannot be timed on NVIDIA H200: OutOfResources" in capsys.readouterr().err
 
 
@@ -134,3 +137,17 @@ def test_what_cannot_be_measured_is_said_before(
 ) -> None:
     assert main(["advise", *words]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_an_interpreter_without_vllm_is_named_and_its_log_stays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    words = ["--shape", "E=128,N=768,K=2048,top-k=8", "--vllm-python", sys.executable]
+    assert main(["advise", "--measure", *words]) == 4
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "No module named" in said
+    assert "give the interpreter that has vLLM with --vllm-python" in said
+    log = Path(said.partition("its log is ")[2])
+    assert "ModuleNotFoundError" in log.read_text()
+    shutil.rmtree(log.parent)
