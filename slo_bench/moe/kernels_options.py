@@ -8,17 +8,14 @@ from pathlib import Path
 from pydantic import field_validator, model_validator
 
 from slo_bench.engine_options import option
-from slo_bench.hosts.moe_proof import USUAL_SIZES
-from slo_bench.moe.layer_options import LayerOptions, checked_routings, checked_sizes, routing_named
-from slo_bench.moe.routing import Routing
-from slo_bench.moe.shape import MoeShape
+from slo_bench.moe.layer_options import CaseOptions
 from slo_bench.options import StringList
 
 _TIMING, _WHERE = "what is timed", "where"
 FOLDER_NAME = "VLLM_TUNED_CONFIG_FOLDER"
 
 
-class KernelsOptions(LayerOptions):
+class KernelsOptions(CaseOptions):
     """Which layer is timed, how, and where the times go."""
 
     batch_size: StringList = option(
@@ -45,16 +42,6 @@ class KernelsOptions(LayerOptions):
     label: str | None = option(None, "name of the run (default: kernels-N)", group=_WHERE)
     runs_dir: Path = option(Path("runs"), "where runs are kept", group=_WHERE, metavar="DIR")
 
-    @field_validator("batch_size")
-    @classmethod
-    def _are_sizes(cls, words: list[str]) -> list[str]:
-        return checked_sizes(words)
-
-    @field_validator("routing")
-    @classmethod
-    def _are_routings(cls, names: list[str]) -> list[str]:
-        return checked_routings(names)
-
     @field_validator("label")
     @classmethod
     def _is_a_name(cls, label: str | None) -> str | None:
@@ -78,14 +65,6 @@ class KernelsOptions(LayerOptions):
     def engine_kind(self) -> str:
         """What the loop needs to know: whether anything outside of this process is met."""
         return "simulated" if self.simulated else "vllm"
-
-    def sizes(self) -> tuple[int, ...]:
-        """Batch sizes in tokens, ascending."""
-        return tuple(sorted({int(word) for word in self.batch_size} or USUAL_SIZES))
-
-    def routings(self, shape: MoeShape) -> tuple[Routing, ...]:
-        """The patterns. Raises UsageError where the shape has no such."""
-        return tuple(routing_named(name, shape) for name in self.routing or ["uniform", "concentrated"])
 
     def tuned_folder(self) -> Path | None:
         """Where a tuned file may be: as named, or where vLLM itself would look."""

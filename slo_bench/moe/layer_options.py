@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from slo_bench.engine_options import option
+from slo_bench.hosts.moe_proof import USUAL_SIZES
 from slo_bench.moe.routing import Routing, concentrated, uniform, zipf
 from slo_bench.moe.shape import MoeShape, Quantisation, parse_shape, read_model
-from slo_bench.options import Options
+from slo_bench.options import Options, StringList
 from traffic.errors import UsageError
 
 LAYER = "the layer"
@@ -48,6 +49,31 @@ class LayerOptions(Options):
         model = read_model(Path(self.model or "").expanduser())
         ranks = self.tensor_parallel_size * self.data_parallel_size
         return model.shape(ranks=ranks, is_expert_parallel=self.enable_expert_parallel), model.quantisation
+
+
+class CaseOptions(LayerOptions):
+    """And which batch sizes and routings; the commands say of both what they are for."""
+
+    batch_size: StringList = option([], "batch size in tokens, repeatable", group=LAYER, metavar="N")
+    routing: StringList = option([], "uniform, concentrated or zipf-S, repeatable", group=LAYER, metavar="NAME")
+
+    @field_validator("batch_size")
+    @classmethod
+    def _are_sizes(cls, words: list[str]) -> list[str]:
+        return checked_sizes(words)
+
+    @field_validator("routing")
+    @classmethod
+    def _are_routings(cls, names: list[str]) -> list[str]:
+        return checked_routings(names)
+
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes in tokens, ascending; those of vLLM's own tuner where none is given."""
+        return tuple(sorted({int(word) for word in self.batch_size} or USUAL_SIZES))
+
+    def routings(self, shape: MoeShape) -> tuple[Routing, ...]:
+        """The patterns, in the order given. Raises UsageError where the shape has no such."""
+        return tuple(routing_named(name, shape) for name in self.routing or ["uniform", "concentrated"])
 
 
 def parse_block(text: str | None) -> tuple[int, int] | None:

@@ -9,16 +9,13 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 
 from slo_bench.engine_options import option
-from slo_bench.hosts.moe_proof import USUAL_SIZES
-from slo_bench.moe.layer_options import LAYER, LayerOptions, checked_routings, checked_sizes, routing_named
-from slo_bench.moe.routing import Routing
-from slo_bench.moe.shape import MoeShape
+from slo_bench.moe.layer_options import LAYER, CaseOptions
 from slo_bench.options import StringList
 
 _SEARCH, _WHERE, _VLLM = "the search", "where", "vLLM's own tuner"
 
 
-class TuneOptions(LayerOptions):
+class TuneOptions(CaseOptions):
     """What is tuned, how long, and where the file goes."""
 
     model: str | None = option(
@@ -59,16 +56,6 @@ class TuneOptions(LayerOptions):
         None, "with --tuner vllm: a clone of vLLM at the installed release", group=_VLLM, metavar="DIR"
     )
 
-    @field_validator("batch_size")
-    @classmethod
-    def _are_sizes(cls, words: list[str]) -> list[str]:
-        return checked_sizes(words)
-
-    @field_validator("routing")
-    @classmethod
-    def _are_routings(cls, names: list[str]) -> list[str]:
-        return checked_routings(names)
-
     @field_validator("output", "vllm_python", "shipped", "vllm_checkout")
     @classmethod
     def _home(cls, path: Path | None) -> Path | None:
@@ -89,14 +76,6 @@ class TuneOptions(LayerOptions):
     def engine_kind(self) -> str:
         """What the loop needs to know: whether anything outside of this process is met."""
         return "simulated" if self.simulated else "vllm"
-
-    def sizes(self) -> tuple[int, ...]:
-        """Batch sizes in tokens, ascending."""
-        return tuple(sorted({int(word) for word in self.batch_size} or USUAL_SIZES))
-
-    def routings(self, shape: MoeShape) -> tuple[Routing, ...]:
-        """The patterns, the one that decides first. Raises UsageError where the shape has no such."""
-        return tuple(routing_named(name, shape) for name in self.routing or ["uniform", "concentrated"])
 
     def folder(self) -> Path:
         """Where the file goes: --output, TUNED_MOE_DIR as the published command has it, or ~/moe-tuned."""
