@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slo_bench.moe import vllm_tuner
 from slo_bench.moe.vllm_tuner import SCRIPT, Published, check_checkout, parse_times, run_published
 from traffic.errors import EngineError, UsageError
 
@@ -25,6 +26,8 @@ entry = {"BLOCK_SIZE_M": 16}
 folder = pathlib.Path(os.environ["VLLM_TUNED_CONFIG_FOLDER"])
 if given.model == "breaks":
     raise SystemExit("ValueError: no such model")
+if given.model == ("hangs tuning" if given.tune else "hangs"):
+    __import__("time").sleep(60)
 if given.tune:
     file = pathlib.Path(given.save_dir, "E=128,N=768,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json")
     file.write_text(json.dumps({"triton_version": "3.6.0", **{str(size): entry for size in given.batch_size}}))
@@ -98,3 +101,12 @@ def test_a_script_that_fails_is_one_line_with_its_reason(tmp_path: Path) -> None
     with pytest.raises(EngineError, match="no such model") as failed:
         asyncio.run(run_published(call, tmp_path / "log", lambda _: None))
     assert "\n" not in str(failed.value)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("model", ["hangs", "hangs tuning"])
+def test_a_script_that_hangs_is_ended_at_its_limit(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_tuner, "TUNING_LIMIT_S" if "tuning" in model else "BENCHMARK_LIMIT_S", 0.6)
+    what = published(checkout_at(tmp_path / "vllm", "v0.24.0"), tmp_path / "out", model)
+    with pytest.raises(EngineError, match="has not ended after 0 min"):
+        asyncio.run(run_published(what, tmp_path / "log", lambda _: None))
