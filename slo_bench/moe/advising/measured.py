@@ -75,14 +75,7 @@ async def measure(
         layers=None if depth is None else depth.layers,
         moe_layers=None if depth is None else depth.moe_layers,
         context_tokens=None if depth is None else CONTEXT,
-        steps=[
-            {
-                "tokens": tokens,
-                "routing": name,
-                **{f"layers_{count}_s": list(each) for count, each in one.by_layers.items()},
-            }
-            for (tokens, name), one in by_name.items()
-        ],
+        steps=[_step_row(*name, one) for name, one in by_name.items()],
         no_steps=no_steps,
         tpot_slope=slope,
         took_s=took_s,
@@ -90,6 +83,11 @@ async def measure(
         kernels=kernels,
     )
     return Measured(document, facts)
+
+
+def _step_row(tokens: int, routing: str, times: StepTimes) -> dict[str, int | str | list[float]]:
+    by_layers = {f"layers_{count}_s": list(rounds_s) for count, rounds_s in times.by_layers.items()}
+    return {"tokens": tokens, "routing": routing, **by_layers}
 
 
 def kernel_options(layer: dict[str, object]) -> KernelsOptions:
