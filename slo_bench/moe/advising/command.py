@@ -20,7 +20,7 @@ from slo_bench.moe.advising.told import SERVER_TOKENS, Question, advice, served_
 from slo_bench.moe.bench import BenchFacts
 from slo_bench.moe.config_files import FileKey, parse_name, parse_version, rank_names
 from slo_bench.moe.coverage import bands_of
-from slo_bench.moe.layer_options import LayerOptions
+from slo_bench.moe.layer_options import LayerOptions, parse_block
 from slo_bench.moe.shape import MoeModel, MoeShape, Quantisation, parse_shape, read_model
 from slo_bench.options import Options, StringList
 from slo_bench.store import RunStore, write_text
@@ -106,7 +106,7 @@ class AdviseOptions(Options):
     def layer(self) -> tuple[MoeShape, Quantisation] | None:
         """The layer as the options spread it over ranks; None without a model or a shape. Raises UsageError."""
         if self.shape is not None:
-            return parse_shape(self.shape), Quantisation(self.dtype, _block(self.block_shape))
+            return parse_shape(self.shape), Quantisation(self.dtype, parse_block(self.block_shape))
         if self.model is None:
             return None
         model = read_model(self.model)
@@ -258,12 +258,3 @@ def _check(shape: MoeShape, names: tuple[str, ...]) -> None:
     keys: list[FileKey] = [key for name in names if (key := parse_name(name)) is not None]
     if not any(key.experts in held and key.columns == shape.columns for key in keys):
         raise UsageError(f"vLLM looked for {names[0]}, which is not the file of this --shape: E and N must agree")
-
-
-def _block(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    words = text.strip("[] ").split(",")
-    if len(words) != 2 or not all(word.strip().isdecimal() for word in words):  # noqa: PLR2004 - rows and columns
-        raise UsageError(f"--block-shape {text!r}: give two whole numbers, like 128,128")
-    return int(words[0]), int(words[1])
