@@ -2,10 +2,11 @@
 
     python benchmarks/exhaustive.py FOLDER --batch-size 1 64 128 --output exhaustive.json
 
-FOLDER holds the tuned file and what the search left beside it. For each batch size every configuration of the space is
-timed once under the routing that decides; the fastest are timed again under both routings, and those that are slower
-than vLLM's default under the other one are left out, as a choice of the tuner must be. The ten best that remain, the
-choice and the default are then timed interleaved, 40 rounds. What counts is the choice's median over the best median.
+FOLDER holds the tuned file and what the search left beside it. What is not in Triton's cache yet is compiled first, on
+all cores but two. For each batch size every configuration of the space is timed once under the routing that decides;
+the fastest are timed again under both routings, and those that are slower than vLLM's default under the other one are
+left out, as a choice of the tuner must be. The ten best that remain, the choice and the default are then timed
+interleaved, 40 rounds. What counts is the choice's median over the best median.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ from statistics import median
 from slo_bench.moe.bench import Batch, Case, Effort, KernelBench, Layer
 from slo_bench.moe.choice import MARGIN_SHARE, ratio
 from slo_bench.moe.config_files import file_name, parse_version, read_config
-from slo_bench.moe.gpu_bench import GpuPlace, start_bench
+from slo_bench.moe.gpu_bench import GpuPlace, start_bench, start_compiler
 from slo_bench.moe.limits import weight_sets
 from slo_bench.moe.routing import concentrated, draw, uniform
 from slo_bench.moe.shape import MoeShape, Quantisation
@@ -124,6 +126,22 @@ async def one_size(bench: KernelBench, tokens: int, configs: Sequence[KernelConf
     )
 
 
+async def compile_all(place: GpuPlace, configs: Sequence[KernelConfig], sizes: Sequence[int]) -> None:
+    """Everything into the cache: one after another in the process that times, it would take most of an hour."""
+    left = sorted(configs, key=lambda each: each.block_m * each.block_n / each.num_warps)  # the longest are taken first
+    batches = [Batch(EVEN.name, size, (draw(EVEN, SHAPE, size, seed=0),)) for size in sizes]
+
+    async def work(number: int) -> None:
+        compiler = await start_compiler(place, Layer(SHAPE, FP8), batches, f"compiler-{number}")
+        try:
+            while left:
+                await compiler.compile(left.pop().entry())
+        finally:
+            await compiler.close()
+
+    await asyncio.gather(*(work(number) for number in range(max(1, len(os.sched_getaffinity(0)) - 2))))
+
+
 async def measure(folder: Path, sizes: Sequence[int], place: GpuPlace | None, output: Path) -> None:
     """Each size in turn; what is done is written down before the next begins. place: None for the simulated kernel."""
     bench: KernelBench
@@ -140,6 +158,11 @@ async def measure(folder: Path, sizes: Sequence[int], place: GpuPlace | None, ou
         entries = {size: shipped_entry(tuned, size) for size in sizes}
         choices = {size: each.clamped(FP8) for size, each in entries.items() if each is not None}
         configs = candidates(FP8, [*defaults, *choices.values()], shared_bytes=facts.shared_bytes)
+        if place is not None:
+            begun_s = time.monotonic()
+            await compile_all(place, configs, sizes)
+            took_s = time.monotonic() - begun_s
+            print(f"{len(configs)} configurations are in the cache after {took_s:.0f} s", flush=True)
         found: list[Found] = []
         for size in sizes:
             # Each size alone: fewer batches leave more memory to copies of the weights.
