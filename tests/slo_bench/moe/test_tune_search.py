@@ -37,10 +37,19 @@ def test_the_rest_of_a_tile_is_left_out_where_enough_of_it_are_far_everywhere() 
     assert search.first_looks == (2 * (FAR_SEEN + 1), 2 * (len(HUGE) - 1))
 
 
-def test_another_tile_or_other_warps_are_tried() -> None:
+def test_tiles_that_no_threads_registers_hold_speak_for_each_other() -> None:
     search = searched({config: dict.fromkeys(SIZES, 2 * FAR) for config in HUGE[:FAR_SEEN]})
-    assert not search.leaves_out(KernelConfig(256, 256, 128, 1, 4, 2))
+    assert search.leaves_out(KernelConfig(256, 256, 128, 1, 4, 2))
+    assert search.leaves_out(KernelConfig(256, 128, 128, 1, 4, 2))
     assert not search.leaves_out(KernelConfig(256, 128, 128, 1, 8, 2))
+
+
+def test_another_tile_or_other_warps_are_tried() -> None:
+    tile = [KernelConfig(256, 64, 128, group, 4, 3) for group in (1, 16, 32, 64)]
+    search = searched({config: dict.fromkeys(SIZES, 2 * FAR) for config in tile})
+    assert search.leaves_out(KernelConfig(256, 64, 64, 1, 4, 2))
+    assert not search.leaves_out(KernelConfig(128, 64, 128, 1, 4, 3))
+    assert not search.leaves_out(KernelConfig(256, 64, 128, 1, 8, 3))
 
 
 def test_fewer_are_no_evidence_and_one_that_is_near_at_one_size_keeps_the_others_in() -> None:
