@@ -164,6 +164,12 @@ class TunedFolder:
         return sorted(self.folder.glob("*.json"))
 
 
+def is_of_whole_search(file: Path) -> bool:
+    """Whether a search that saw its whole space left this file. Raises UsageError for a broken side document."""
+    path = TunedFolder(file.parent, file.name).side / SIDE_NAME
+    return path.is_file() and bool(read_document(path, TunedDocument).is_complete)
+
+
 def tuned_size(choice: SizeChoice) -> TunedSize:
     """A choice as tuned.json has it."""
     return TunedSize(

@@ -129,10 +129,12 @@ def for_tpot(share: float, slope: float) -> float:
     return 1.0 - float((1.0 - share) ** (1.0 + slope))
 
 
-def judged(rows: Sequence[BoundRow], source: str, served: Sequence[int]) -> tuple[Verdict, str]:
+def judged(
+    rows: Sequence[BoundRow], source: str, served: Sequence[int], *, is_searched: bool = False
+) -> tuple[Verdict, str]:
     """The verdict over batch sizes that the server runs (empty: not known), and it in a sentence.
 
-    The rule is in docs/method.md.
+    is_searched: the configurations are of a search through the whole space. The rule is in docs/method.md.
     """
     mine = [row for row in rows if row.tokens in served] or [row for row in rows if row.tokens >= SERVED_TOKENS] or rows
     sizes = ", ".join(str(size) for size in sorted({row.tokens for row in mine}))
@@ -147,6 +149,11 @@ def judged(rows: Sequence[BoundRow], source: str, served: Sequence[int]) -> tupl
         return Verdict.CHANGE_BACKEND, (
             f"Change the backend: with a {source} file the kernel reaches at most {max(reached):.0%} of its limit from "
             f"{MANY_TOKENS} tokens on, more than other tile sizes give."
+        )
+    if is_searched:
+        return Verdict.CHANGE_BACKEND, (
+            f"Change the backend, or leave it: a perfect kernel{upper or ' is not at hand, and'} slo-bench tune has "
+            "searched the whole space for this file: what is left, other tile sizes do not give."
         )
     file = "in place of the heuristic" if source == "heuristic" else f"in place of the {source} file"
     return Verdict.TUNE, f"Tune: a perfect kernel{upper} slo-bench tune searches a file {file} in minutes."

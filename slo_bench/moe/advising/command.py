@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from slo_bench.moe.advising.told import SERVER_TOKENS, Question, advice, served_
 from slo_bench.moe.bench import BenchFacts
 from slo_bench.moe.config_files import FileKey, parse_name, parse_version, rank_names
 from slo_bench.moe.coverage import bands_of
+from slo_bench.moe.kernels_options import FOLDER_NAME
 from slo_bench.moe.layer_options import LayerOptions, parse_block
 from slo_bench.moe.shape import MoeModel, MoeShape, Quantisation, parse_shape, read_model
 from slo_bench.options import Options, StringList
@@ -185,7 +187,8 @@ def question_of(options: AdviseOptions, seen: BenchFacts | None = None) -> Quest
     told = dict.fromkeys(Path(path).parent for path in (*missed, *used))
     folders = tuple(map(Path, options.folder)) or tuple(folder for folder in told if folder.is_dir())
     if not folders and seen is not None and seen.config_folder is not None:
-        folders = (seen.config_folder,)
+        mine = os.environ.get(FOLDER_NAME)
+        folders = (*((Path(mine),) if mine else ()), seen.config_folder)
     return Question(names, used, facts, folders, shape, quantisation, steps)
 
 

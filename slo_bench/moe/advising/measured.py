@@ -17,10 +17,11 @@ from slo_bench.moe.advising.steps import CONTEXT, Step, StepBench, StepTimes, op
 from slo_bench.moe.advising.truncated import Depth, depth_of, read_config
 from slo_bench.moe.bench import Batch, BenchFacts, KernelBench, Layer
 from slo_bench.moe.gpu_bench import GpuPlace, start_bench
-from slo_bench.moe.kernels import DRAWS, find_sources, timed_document
+from slo_bench.moe.kernels import DRAWS, Source, find_sources, timed_document
 from slo_bench.moe.kernels_options import KernelsOptions
 from slo_bench.moe.limits import weight_sets
 from slo_bench.moe.routing import concentrated, draw, uniform
+from slo_bench.moe.tune_files import is_of_whole_search
 from traffic.errors import EngineError, UsageError
 
 SIZES = (1, 16, 64, 128, 256)
@@ -56,7 +57,8 @@ async def measure(
         if models is not None and depth is not None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slo-bench-")))
             await models.load(_model_folder(options), scratch, depth, SIZES)
-        kernels, source = await _kernels(bench, options, say)
+        kernels, used = await _kernels(bench, options, say)
+        source = used.name
         steps = [] if models is None else await _steps(models, say)
         took_s = time.monotonic() - imported_s
         facts = bench.facts
@@ -66,7 +68,8 @@ async def measure(
     if not rows:
         reason = next((each.failure for each in kernels.times if each.failure is not None), "it has no times")
         raise UsageError(f"the kernel cannot be timed on {facts.device}: {reason}")
-    verdict, sentence = judged(rows, source, served)
+    is_searched = used.path is not None and is_of_whole_search(used.path)
+    verdict, sentence = judged(rows, source, served, is_searched=is_searched)
     document = AdviceDocument(
         source=source,
         verdict=verdict,
@@ -141,8 +144,8 @@ async def _opened(place: GpuPlace, stack: AsyncExitStack, *, has_models: bool) -
 
 async def _kernels(
     bench: KernelBench, options: KernelsOptions, say: Callable[[str], None]
-) -> tuple[KernelsDocument, str]:
-    """Times with the heuristic and with what the server runs, and the name of the latter."""
+) -> tuple[KernelsDocument, Source]:
+    """Times with the heuristic and with what the server runs, and the latter."""
     shape, quantisation = options.layer()
     batches = [
         Batch(
@@ -152,10 +155,9 @@ async def _kernels(
         for each in options.routings(shape)
     ]
     found = find_sources(options, bench.facts, say)
-    sources = list(dict.fromkeys([found[0].name, found[-1].name]))
     layer = Layer(shape, quantisation, weight_sets=weight_sets(shape, quantisation, bench.facts.l2_bytes))
-    named = [each for each in found if each.name in sources]
-    return await timed_document(bench, layer, batches, named, options=options, say=say), sources[-1]
+    named = found if len(found) == 1 else [found[0], found[-1]]
+    return await timed_document(bench, layer, batches, named, options=options, say=say), found[-1]
 
 
 async def _steps(models: StepBench, say: Callable[[str], None]) -> list[StepTimes]:

@@ -78,6 +78,15 @@ def test_a_kernel_that_stays_far_from_its_limit_with_a_file_asks_for_another_bac
     assert judged([*rows, row(128, 0.2, 0.6)], "tuned", ())[0] is Verdict.TUNE
 
 
+def test_what_a_whole_search_has_left_is_not_to_be_searched_again() -> None:
+    rows = [row(64, 0.2, 0.7), row(256, 0.3, 0.6)]
+    verdict, sentence = judged(rows, "tuned", (), is_searched=True)
+    assert verdict is Verdict.CHANGE_BACKEND
+    assert "at most 30%, and slo-bench tune has searched the whole space for this file" in sentence
+    assert judged([row(64, 0.01, 0.7)], "tuned", (), is_searched=True)[0] is Verdict.IGNORE
+    assert judged(rows, "tuned", ())[0] is Verdict.TUNE
+
+
 def test_without_steps_the_kernel_alone_says_to_tune_and_promises_nothing() -> None:
     verdict, sentence = judged([row(64, None)], "shipped", ())
     assert verdict is Verdict.TUNE

@@ -12,7 +12,7 @@ import fake_kernel_worker as fake
 import pytest
 
 from reports.kernels import read_kernels
-from reports.run_directory import read_document
+from reports.run_directory import read_document, to_json
 from slo_bench.cli import main
 from slo_bench.moe.advising import command
 from slo_bench.moe.advising.bound import AdviceDocument, Verdict
@@ -20,6 +20,7 @@ from slo_bench.moe.advising.measured import SIZES
 from slo_bench.moe.config_files import ConfigFile, write_config
 from slo_bench.moe.gpu_bench import GpuPlace
 from slo_bench.moe.space import KernelConfig
+from slo_bench.moe.tune_files import SIDE_NAME, TunedDocument, TunedFolder
 
 NAME = "E=128,N=768,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
 CONFIG = {
@@ -52,6 +53,12 @@ def model(folder: Path, **more: object) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**CONFIG, **more}))
     return folder
+
+
+def advised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of a measured model."""
+    assert main(["advise", "--measure", "--model", str(model(tmp_path / "model"))]) == 0
+    return capsys.readouterr().out
 
 
 def test_kernel_and_steps_make_a_bound_a_verdict_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,8 +102,25 @@ def test_a_tuned_file_is_what_is_measured_where_the_server_would_read_it(
     folder.mkdir()
     write_config(folder / NAME, ConfigFile({64: KernelConfig(16, 64, 128, 1, 4, 3).entry()}))
     monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(folder))
-    assert main(["advise", "--measure", "--model", str(model(tmp_path / "model"))]) == 0
-    assert "measured with the file in VLLM_TUNED_CONFIG_FOLDER" in capsys.readouterr().out
+    said = advised(tmp_path, capsys)
+    assert "measured with the file in VLLM_TUNED_CONFIG_FOLDER" in said
+    assert f"{folder / NAME} has 1 batch sizes" in said
+    assert "\nTune:" in said
+
+
+@pytest.mark.parametrize(("is_complete", "verdict"), [(True, "Change the backend, or leave it:"), (False, "Tune:")])
+def test_a_file_of_a_whole_search_is_not_to_be_searched_again(
+    is_complete: bool, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = TunedFolder(tmp_path / "tuned", NAME)
+    folder.side.mkdir(parents=True)
+    write_config(folder.file, ConfigFile({64: KernelConfig(16, 64, 128, 1, 4, 3).entry()}))
+    told = TunedDocument(
+        file=NAME, is_simulated=False, is_finished=True, about={}, command="slo-bench tune", is_complete=is_complete
+    )
+    (folder.side / SIDE_NAME).write_text(to_json(told))
+    monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(folder.folder))
+    assert f"\n{verdict}" in advised(tmp_path, capsys)
 
 
 def test_a_shape_has_no_steps_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
