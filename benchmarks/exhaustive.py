@@ -128,7 +128,7 @@ async def one_size(bench: KernelBench, tokens: int, configs: Sequence[KernelConf
 
 async def compile_all(place: GpuPlace, configs: Sequence[KernelConfig], sizes: Sequence[int]) -> None:
     """Everything into the cache: one after another in the process that times, it would take most of an hour."""
-    left = sorted(configs, key=lambda each: each.block_m * each.block_n / each.num_warps)  # the longest are taken first
+    left = sorted(configs, key=lambda each: each.accumulators)  # the longest are taken first
     batches = [Batch(EVEN.name, size, (draw(EVEN, SHAPE, size, seed=0),)) for size in sizes]
 
     async def work(number: int) -> None:

@@ -36,6 +36,11 @@ class KernelConfig:
     num_warps: int
     num_stages: int
 
+    @property
+    def accumulators(self) -> float:
+        """Of a tile, in each thread: what does not fit its registers is spilled to memory."""
+        return self.block_m * self.block_n / (_WARP_THREADS * self.num_warps)
+
     def entry(self) -> dict[str, int]:
         """As it stands in a configuration file."""
         return dict(zip(_NAMES, astuple(self), strict=True))
@@ -53,6 +58,7 @@ class KernelConfig:
         return ran.num_stages * (ran.block_m + ran.block_n) * ran.block_k * _BYTES[quantisation.dtype]
 
 
+_WARP_THREADS = 32
 _NAMES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 
 

@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 
 from slo_bench.moe.space import KernelConfig, published_space
 
-_WARP = 32
 _SPACE = tuple(published_space())
 _VALUES = {
     option.name: tuple(sorted({int(getattr(config, option.name)) for config in _SPACE}))
@@ -78,5 +77,4 @@ def deal(sizes: Sequence[int], lanes: int) -> tuple[tuple[int, ...], ...]:
 
 def _cost(config: KernelConfig) -> tuple[float, int, int]:
     """Accumulators a thread, tile and stages: what makes a compilation long."""
-    tile = config.block_m * config.block_n
-    return tile / (_WARP * config.num_warps), tile, config.num_stages
+    return config.accumulators, config.block_m * config.block_n, config.num_stages

@@ -52,7 +52,7 @@ class Space:
 Tile = tuple[int, int, int]
 """Rows, columns, warps: how many accumulators a thread has."""
 
-THREAD_REGISTERS, WARP_THREADS = 255, 32
+THREAD_REGISTERS = 255
 """Of compute capability 3.5 and later (CUDA C++ programming guide, technical specifications)."""
 
 _SPILLED: Tile = (0, 0, 0)
@@ -236,7 +236,7 @@ class Search:
 
 
 def _tile(config: KernelConfig) -> Tile:
-    if config.block_m * config.block_n >= THREAD_REGISTERS * WARP_THREADS * config.num_warps:
+    if config.accumulators > THREAD_REGISTERS:
         return _SPILLED
     return config.block_m, config.block_n, config.num_warps
 
