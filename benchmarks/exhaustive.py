@@ -139,7 +139,9 @@ async def compile_all(place: GpuPlace, configs: Sequence[KernelConfig], sizes: S
         finally:
             await compiler.close()
 
-    await asyncio.gather(*(work(number) for number in range(max(1, len(os.sched_getaffinity(0)) - 2))))
+    async with asyncio.TaskGroup() as group:
+        for number in range(max(1, len(os.sched_getaffinity(0)) - 2)):
+            group.create_task(work(number))
 
 
 async def measure(folder: Path, sizes: Sequence[int], place: GpuPlace | None, output: Path) -> None:

@@ -43,6 +43,9 @@ def main() -> int:
     parser.add_argument("after", type=Path)
     options = parser.parse_args()
     before, after = (read_document(path, AdviceDocument) for path in (options.before, options.after))
+    if before.layers is None or before.layers != after.layers:
+        parser.error("both must hold steps of the same model")
+    layers = before.layers
     random = np.random.default_rng(1)
     steps: list[Mapping[str, Any]] = [*before.steps]
     others: list[Mapping[str, Any]] = [*after.steps]
@@ -51,7 +54,7 @@ def main() -> int:
     is_beyond = False
     for step in steps:
         key: tuple[int, str] = (step["tokens"], step["routing"])
-        changes = 1 - whole_s(later[key], after.layers or 0, random) / whole_s(step, before.layers or 0, random)
+        changes = 1 - whole_s(later[key], layers, random) / whole_s(step, layers, random)
         low, high = np.quantile(changes, [0.025, 0.975])
         most = bounds[key]
         is_beyond |= most is not None and low > most

@@ -164,10 +164,14 @@ class TunedFolder:
         return sorted(self.folder.glob("*.json"))
 
 
-def is_of_whole_search(file: Path) -> bool:
-    """Whether a search that saw its whole space left this file. Raises UsageError for a broken side document."""
+def searched_sizes(file: Path) -> frozenset[int]:
+    """Batch sizes of a search that saw its whole space and left this file; empty where none did.
+
+    Raises UsageError for a broken side document.
+    """
     path = TunedFolder(file.parent, file.name).side / SIDE_NAME
-    return path.is_file() and bool(read_document(path, TunedDocument).is_complete)
+    document = read_document(path, TunedDocument) if path.is_file() else None
+    return frozenset(size.tokens for size in document.sizes) if document and document.is_complete else frozenset()
 
 
 def tuned_size(choice: SizeChoice) -> TunedSize:

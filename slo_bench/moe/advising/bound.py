@@ -130,11 +130,12 @@ def for_tpot(share: float, slope: float) -> float:
 
 
 def judged(
-    rows: Sequence[BoundRow], source: str, served: Sequence[int], *, is_searched: bool = False
+    rows: Sequence[BoundRow], source: str, served: Sequence[int], searched: frozenset[int] = frozenset()
 ) -> tuple[Verdict, str]:
     """The verdict over batch sizes that the server runs (empty: not known), and it in a sentence.
 
-    is_searched: the configurations are of a search through the whole space. The rule is in docs/method.md.
+    searched: batch sizes whose configurations a search through the whole space has chosen. The rule is in
+    docs/method.md.
     """
     mine = [row for row in rows if row.tokens in served] or [row for row in rows if row.tokens >= SERVED_TOKENS] or rows
     sizes = ", ".join(str(size) for size in sorted({row.tokens for row in mine}))
@@ -150,7 +151,7 @@ def judged(
             f"Change the backend: with a {source} file the kernel reaches at most {max(reached):.0%} of its limit from "
             f"{MANY_TOKENS} tokens on, more than other tile sizes give."
         )
-    if is_searched:
+    if searched >= {row.tokens for row in mine}:
         return Verdict.CHANGE_BACKEND, (
             f"Change the backend, or leave it: a perfect kernel{upper or ' is not at hand, and'} slo-bench tune has "
             "searched the whole space for this file: what is left, other tile sizes do not give."

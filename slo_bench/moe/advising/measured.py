@@ -21,7 +21,7 @@ from slo_bench.moe.kernels import DRAWS, Source, find_sources, timed_document
 from slo_bench.moe.kernels_options import KernelsOptions
 from slo_bench.moe.limits import weight_sets
 from slo_bench.moe.routing import concentrated, draw, uniform
-from slo_bench.moe.tune_files import is_of_whole_search
+from slo_bench.moe.tune_files import searched_sizes
 from traffic.errors import EngineError, UsageError
 
 SIZES = (1, 16, 64, 128, 256)
@@ -68,8 +68,8 @@ async def measure(
     if not rows:
         reason = next((each.failure for each in kernels.times if each.failure is not None), "it has no times")
         raise UsageError(f"the kernel cannot be timed on {facts.device}: {reason}")
-    is_searched = used.path is not None and is_of_whole_search(used.path)
-    verdict, sentence = judged(rows, source, served, is_searched=is_searched)
+    searched = frozenset[int]() if used.path is None else searched_sizes(used.path)
+    verdict, sentence = judged(rows, source, served, searched)
     document = AdviceDocument(
         source=source,
         verdict=verdict,

@@ -80,10 +80,12 @@ def test_a_kernel_that_stays_far_from_its_limit_with_a_file_asks_for_another_bac
 
 def test_what_a_whole_search_has_left_is_not_to_be_searched_again() -> None:
     rows = [row(64, 0.2, 0.7), row(256, 0.3, 0.6)]
-    verdict, sentence = judged(rows, "tuned", (), is_searched=True)
+    verdict, sentence = judged(rows, "tuned", (), frozenset({1, 64, 256}))
     assert verdict is Verdict.CHANGE_BACKEND
     assert "at most 30%, and slo-bench tune has searched the whole space for this file" in sentence
-    assert judged([row(64, 0.01, 0.7)], "tuned", (), is_searched=True)[0] is Verdict.IGNORE
+    assert judged([row(64, 0.01, 0.7)], "tuned", (), frozenset({64}))[0] is Verdict.IGNORE
+    assert judged(rows, "tuned", (), frozenset({1, 64}))[0] is Verdict.TUNE  # at 256 another size's entry runs
+    assert judged(rows, "tuned", (64,), frozenset({1, 64}))[0] is Verdict.CHANGE_BACKEND
     assert judged(rows, "tuned", ())[0] is Verdict.TUNE
 
 

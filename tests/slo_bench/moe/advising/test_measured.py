@@ -20,7 +20,7 @@ from slo_bench.moe.advising.measured import SIZES
 from slo_bench.moe.config_files import ConfigFile, write_config
 from slo_bench.moe.gpu_bench import GpuPlace
 from slo_bench.moe.space import KernelConfig
-from slo_bench.moe.tune_files import SIDE_NAME, TunedDocument, TunedFolder
+from slo_bench.moe.tune_files import SIDE_NAME, TunedDocument, TunedFolder, TunedSize
 
 NAME = "E=128,N=768,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
 CONFIG = {
@@ -108,15 +108,46 @@ def test_a_tuned_file_is_what_is_measured_where_the_server_would_read_it(
     assert "\nTune:" in said
 
 
-@pytest.mark.parametrize(("is_complete", "verdict"), [(True, "Change the backend, or leave it:"), (False, "Tune:")])
+@pytest.mark.parametrize(
+    ("is_complete", "sizes", "verdict"),
+    [
+        (True, SIZES, "Change the backend, or leave it:"),
+        (True, SIZES[:1], "Tune:"),
+        (False, SIZES, "Tune:"),
+    ],
+)
 def test_a_file_of_a_whole_search_is_not_to_be_searched_again(
-    is_complete: bool, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    *,
+    is_complete: bool,
+    sizes: tuple[int, ...],
+    verdict: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = TunedFolder(tmp_path / "tuned", NAME)
     folder.side.mkdir(parents=True)
     write_config(folder.file, ConfigFile({64: KernelConfig(16, 64, 128, 1, 4, 3).entry()}))
     told = TunedDocument(
-        file=NAME, is_simulated=False, is_finished=True, about={}, command="slo-bench tune", is_complete=is_complete
+        file=NAME,
+        is_simulated=False,
+        is_finished=True,
+        about={},
+        command="slo-bench tune",
+        is_complete=is_complete,
+        sizes=[
+            TunedSize(
+                tokens=size,
+                default={},
+                chosen={},
+                is_default=True,
+                default_rank=1,
+                tried=1,
+                finalists=0,
+                routings={},
+            )
+            for size in sizes
+        ],
     )
     (folder.side / SIDE_NAME).write_text(to_json(told))
     monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(folder.folder))
