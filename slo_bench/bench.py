@@ -78,17 +78,20 @@ class Load:
 
 def check_fits(load: Load, facts: EngineFacts) -> None:
     """Refuse a mix that does not fit the model's context, with the length scale that would, or has no TPOT at all."""
+    check_lengths(load, facts.model, facts.max_model_len)
+
+
+def check_lengths(load: Load, model: str, max_model_len: int | None) -> None:
+    """The same of a model by name and context limit (tokens; None: not known): before a server is started for it."""
     has_tpot = any(objective.metric is Metric.TPOT for objective in load.slo)
     input_tokens, output_tokens = scaled_max(load.workload, load.length_scale)
     if has_tpot and output_tokens <= 1:
         raise UsageError("answers of one token have no TPOT: give --slo without it, or longer answers")
-    if facts.max_model_len is None:
-        return
-    if input_tokens + output_tokens <= facts.max_model_len:
+    if max_model_len is None or input_tokens + output_tokens <= max_model_len:
         return
     raise UsageError(
-        f"{load.workload.name} needs up to {input_tokens} + {output_tokens} tokens, {facts.model} holds "
-        f"{facts.max_model_len}: {_fitting(load, facts.max_model_len, output_tokens)}"
+        f"{load.workload.name} needs up to {input_tokens} + {output_tokens} tokens, {model} holds "
+        f"{max_model_len}: {_fitting(load, max_model_len, output_tokens)}"
     )
 
 

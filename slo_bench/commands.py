@@ -15,7 +15,7 @@ from reports.rows import probe_row
 from reports.run_directory import ProbeRow, SweepDocument, to_json
 from reports.spending import price_text, spending_lines, window_power_line
 from slo_bench.accuracy.after_sweep import after_sweep, gate_line, sweep_gate
-from slo_bench.bench import Bench, Load
+from slo_bench.bench import Bench, Load, check_lengths
 from slo_bench.config import LoadOptions, ProbeOptions, SweepOptions
 from slo_bench.doctor.client_limit import client_limit
 from slo_bench.engine_options import EngineOptions
@@ -67,6 +67,7 @@ def sweep_plan(options: SweepOptions) -> SweepPlan:
         tokenizer=options.the_tokenizer(),
         workers=options.load_workers,
     )
+    check_lengths(load, options.model or "", options.max_model_len)
     minutes = options.max_minutes if options.max_minutes is not None else mode.max_minutes
     return SweepPlan(label=label, mode=mode, load=load, search=options.search(), max_minutes=minutes)
 
@@ -298,6 +299,7 @@ async def probe(options: ProbeOptions) -> int:
         tokenizer=options.the_tokenizer(),
         workers=options.load_workers,
     )
+    check_lengths(load, options.model or "", options.max_model_len)
     if options.output is not None and options.output.is_dir():
         raise UsageError(f"--output {options.output} is a folder")
     confirm(options, is_agreed=options.yes)

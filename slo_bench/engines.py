@@ -9,7 +9,7 @@ import sys
 import typing
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from slo_bench.engine_options import EngineOptions
 from slo_bench.hosts import Host
@@ -89,6 +89,25 @@ def host_for(
     return _vllm(options, log_path=log_path, say=say, start=start, own_pids=own_pids)
 
 
+def expected_moe_config(options: EngineOptions) -> Path | Literal["default"] | None:
+    """What the server's log must prove; a bare name is also looked for in --tuned-moe-dir.
+
+    Raises UsageError for a file that is not there: minutes later the server would be told to run something else.
+    """
+    named = options.expect_moe_config
+    if named is None:
+        return None
+    if named == "default":
+        return "default"
+    path = Path(named).expanduser()
+    tuned = options.tuned_moe_dir
+    found = next((each for each in (path, *([tuned / path] if tuned is not None else [])) if each.is_file()), None)
+    if found is None:
+        there = "" if tuned is None else f", neither here nor in {tuned}"
+        raise UsageError(f"--expect-moe-config {named}: there is no such file{there}")
+    return found
+
+
 def _vllm(
     options: EngineOptions,
     *,
@@ -100,7 +119,7 @@ def _vllm(
     from slo_bench.hosts.gpu_memory import GpuGuard, read_gpus
     from slo_bench.hosts.launch import Way, find_image, template
     from slo_bench.hosts.levers import Levers, engine_arguments
-    from slo_bench.hosts.proven import Expected, ProvenHost
+    from slo_bench.hosts.proven import ProvenHost
 
     levers = Levers(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Levers)})
     way: Way | None = None
@@ -108,12 +127,9 @@ def _vllm(
         way = template(options.server_command)
     elif options.vllm_image is not None:
         way = find_image(options.vllm_image, os.environ, uses_gpu=read_gpus() is not None)
-    expected: Expected = None
-    if options.expect_moe_config is not None:
-        expected = "default" if options.expect_moe_config == "default" else Path(options.expect_moe_config).expanduser()
     return ProvenHost(
         options.model or "",
-        expected=expected,
+        expected=expected_moe_config(options),
         engine_args=engine_arguments(levers, options.vllm_arg),
         env=dict(pair.split("=", 1) for pair in options.server_env),
         way=way,

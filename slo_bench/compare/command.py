@@ -15,7 +15,7 @@ from reports.compare_words import outlook_lines, sentence, spent_lines, table_li
 from reports.effect_document import EffectDocument
 from reports.run_directory import RunDocument, read_document, to_json
 from reports.spending import price_text
-from slo_bench.bench import Load
+from slo_bench.bench import Load, check_lengths
 from slo_bench.commands import load_line, marks, recorded, say_rows, warn_of_files
 from slo_bench.compare.comparison import Watch, run_comparison
 from slo_bench.compare.earlier import DOCUMENT, EarlierPart, read_part
@@ -25,7 +25,7 @@ from slo_bench.compare.servers import LEAST_RAMP_S, CompareArm
 from slo_bench.config import LoadOptions
 from slo_bench.doctor.client_limit import client_limit
 from slo_bench.earlier import LATER_STARTS
-from slo_bench.engines import confirm, host_for
+from slo_bench.engines import confirm, expected_moe_config, host_for
 from slo_bench.environment import command_line
 from slo_bench.lock import held
 from slo_bench.modes import mode_named
@@ -63,7 +63,7 @@ def compare_arm(
 
 def compare_load(options: LoadOptions) -> Load:
     """The load that both arms get. The ramp is set once the servers are warm."""
-    return Load(
+    load = Load(
         workload=options.the_workload(),
         length_scale=options.length_scale,
         seed=options.seed,
@@ -74,6 +74,8 @@ def compare_load(options: LoadOptions) -> Load:
         tokenizer=options.the_tokenizer(),
         workers=options.load_workers,
     )
+    check_lengths(load, options.model or "", options.max_model_len)
+    return load
 
 
 def sharing(options: LoadOptions, servers: int, *, has_gpu: bool) -> LoadOptions:
@@ -103,6 +105,9 @@ async def compare(options: CompareOptions) -> int:
     """`slo-bench compare`: 0 when concluded, whatever was found; 5 when it stays open or nothing can be compared."""
     arms = options.arms()
     load = compare_load(arms[0])
+    for arm in arms:
+        check_lengths(load, arm.model or "", arm.max_model_len)
+        expected_moe_config(arm)
     plan = comparison_plan(options, load, arms[0].engine_kind(), allow_different_models=options.allow_different_models)
     if plan.placement == "coresident":
         arms = side_by_side(arms, 2 * plan.instances)

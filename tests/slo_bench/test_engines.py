@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slo_bench.config import LoadOptions
-from slo_bench.engines import api_key, confirm, host_for, simulated_settings
+from slo_bench.engines import api_key, confirm, expected_moe_config, host_for, simulated_settings
 from slo_bench.hosts.attached import AttachedHost
 from slo_bench.hosts.simulated import SimulatedHost
 from slo_bench.hosts.vllm import VllmHost
@@ -23,6 +23,20 @@ def test_each_kind_of_engine_has_its_host() -> None:
     assert isinstance(host(engine="simulated"), SimulatedHost)
     assert isinstance(host(base_url="http://127.0.0.1:1"), AttachedHost)
     assert isinstance(host(model="somewhere"), VllmHost)
+
+
+def test_a_moe_file_is_named_by_its_path_or_by_its_name_in_the_tuned_folder(tmp_path: Path) -> None:
+    (tmp_path / "tuned").mkdir()
+    file = tmp_path / "tuned" / "E=8,N=768,device_name=X.json"
+    file.touch()
+
+    def expected(named: str | None) -> object:
+        return expected_moe_config(LoadOptions(model="m", tuned_moe_dir=file.parent, expect_moe_config=named))
+
+    assert expected(str(file)) == expected(file.name) == file
+    assert (expected("default"), expected(None)) == ("default", None)
+    with pytest.raises(UsageError, match="no such file, neither here nor in "):
+        expected("E=9,N=768,device_name=X.json")
 
 
 def test_a_server_beside_others_of_this_run_lets_them_hold_their_memory() -> None:

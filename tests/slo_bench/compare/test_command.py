@@ -129,6 +129,8 @@ def test_too_little_cache_side_by_side_is_exit_code_3(capsys: pytest.CaptureFixt
         (["compare", "--base-url", "http://x:1", "--base-url", "http://x:1/v1", *SHORT], "both arms are the server"),
         (["compare", "--base-url", "http://10.0.0.1:1", "--base-url", "http://10.0.0.2:1", *SHORT], "give --yes"),
         (["compare", *FASTER, *SHORT], "no engine"),
+        (["compare", "--model", "m", "--change", "max_model_len=20", *SHORT], "m holds 20: use --length-scale"),
+        (["compare", "--model", "m", "--change", "expect_moe_config=x.json", *SHORT], "x.json: there is no such file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
