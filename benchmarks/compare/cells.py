@@ -19,6 +19,11 @@ WANDER_SHARE = 0.00673
 Two warm vLLM servers side by side on one H200 differed by 0.4 and 2.0 % in such blocks: a root mean square of 1.4 %.
 """
 
+SEEN_WANDER_TIME_S = 8.5
+SEEN_WANDER_SHARE = 0.0081
+"""The correlation time that one H200 showed (docs/method.md), in place of 20 s, and the share that makes equal
+20-second blocks differ by the same 1.4 % (sd) then."""
+
 STEP_PER_TPOT = 1 / 1.75
 """Change of the step time per change of mean TPOT at this rate, on logarithms: slower steps leave more in flight."""
 
@@ -36,6 +41,11 @@ NOISY = dataclasses.replace(
 def changed(tpot_share: float) -> EngineSettings:
     """The engine whose mean TPOT is larger by this share."""
     return dataclasses.replace(NOISY, step_time_factor=math.exp(STEP_PER_TPOT * math.log1p(tpot_share)))
+
+
+def shorter(settings: EngineSettings) -> EngineSettings:
+    """The engine whose noise is forgotten as fast as an H200's."""
+    return dataclasses.replace(settings, wander_time_s=SEEN_WANDER_TIME_S, wander_share=SEEN_WANDER_SHARE)
 
 
 def offset(tpot_sd: float) -> EngineSettings:
@@ -82,6 +92,17 @@ CELLS = (
         Arms(offset(SMALL_OFFSET_SD), offset(SMALL_OFFSET_SD), RAMP_S, instances=3),
         9,
         0.0,
+    ),
+)
+
+
+SHORTER_CELLS = (
+    Cell("equal arms, noise of 8.5 s", Arms(shorter(NOISY), shorter(NOISY), RAMP_S), PAIRS, 0.0),
+    Cell(
+        "1 % less, noise of 8.5 s",
+        Arms(shorter(NOISY), shorter(changed(TRUE_EFFECT)), RAMP_S),
+        PAIRS,
+        math.log1p(TRUE_EFFECT),
     ),
 )
 
