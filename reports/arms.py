@@ -26,6 +26,7 @@ from reports.run_directory import (
     TruthDocument,
     read_document,
 )
+from reports.tuning_document import Tuning
 from traffic.errors import UsageError
 
 SIMULATED = "SIMULATED"
@@ -115,13 +116,17 @@ class BlockComparison:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment's documents and arms, in the order in which they ran. truth is None outside a demonstration."""
+    """An experiment's documents and arms, in the order in which they ran. truth is None outside a demonstration.
+
+    tunings: searches whose run directories were given beside those of the arms.
+    """
 
     directory: Path
     document: ExperimentDocument
     arms: tuple[Arm, ...]
     truth: TruthDocument | None
     comparisons: tuple[BlockComparison, ...] = ()
+    tunings: tuple[Tuning, ...] = ()
 
     def arm(self, label: str) -> Arm:
         """An arm by its label."""
@@ -150,7 +155,8 @@ class Experiment:
     @property
     def mark(self) -> str:
         """What every heading, figure and caption must say; empty for a measurement on a server."""
-        return mark_of(self.arms, is_simulated=self.document.engine == "simulated")
+        is_simulated = self.document.engine == "simulated" or any(each.document.is_simulated for each in self.tunings)
+        return mark_of(self.arms, is_simulated=is_simulated)
 
     def effect(self, arm: Arm, metric: Metric) -> Effect:
         """The effect of an arm against the baseline at the anchor rate.

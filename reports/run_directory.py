@@ -7,6 +7,7 @@
                  cost.json           reports.cost.CostDocument
                  gates.json          reports.gates_document.GatesDocument
                  text_gate.json      reports.text_document.TextDocument
+                 tuning.json         reports.tuning_document.TuningDocument, of a search for MoE kernels
                  probes/NN-RATE.parquet   a row per request (reports.requests)
     runs/<experiment>/experiment.json      ExperimentDocument
                       truth.json           TruthDocument, where the truth is known because it was hidden on purpose
@@ -217,7 +218,7 @@ class RunDocument(Document):
     """
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
-    kind: Literal["sweep", "compare", "gate"]
+    kind: Literal["sweep", "compare", "gate", "tune"]
     label: str
     status: Status
     reason: str | None = None

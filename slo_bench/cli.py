@@ -1,7 +1,8 @@
 """`slo-bench`: finds the command, runs it on the right loop, and turns its end into an exit code and one line.
 
 Exit codes: 0 done; 1 a gate failed or no passing rate exists; 2 usage; 3 the measurement is invalid; 4 engine, host or
-cloud trouble; 5 inconclusive or not comparable; 130 and 143 on signals.
+cloud trouble; 5 inconclusive or not comparable; 6 a run that was skipped, since what it needs is not there; 130 and 143
+on signals.
 """
 
 from __future__ import annotations
@@ -9,27 +10,37 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import slo_bench
+from cloud.errors import CloudError, CloudUsageError, NotConfirmed
 from slo_bench.options import Options, load
 from slo_bench.stopped import Stopped
 from traffic.errors import EngineError, InvalidMeasurement, SloBenchError, UsageError
 from traffic.file_limit import raise_file_limit
 from traffic.virtual_time import VirtualLoop
 
-EXIT_CODES: tuple[tuple[type[SloBenchError], int], ...] = ((UsageError, 2), (InvalidMeasurement, 3), (EngineError, 4))
+EXIT_CODES: tuple[tuple[type[SloBenchError | CloudError], int], ...] = (
+    (UsageError, 2),
+    (CloudUsageError, 2),
+    (InvalidMeasurement, 3),
+    (EngineError, 4),
+)
 INTERRUPTED, TERMINATED, HUNG_UP = 130, 143, 129
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: what it says in --help, its options and what it runs. Imported on use: help stays quick."""
+    """One command: what it says in --help, its options and what it runs. Imported on use: help stays quick.
+
+    details: what else its own help says.
+    """
 
     summary: str
     find: Callable[[], tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]]
+    details: Callable[[], str] = str
 
 
 def _sweep() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
@@ -113,6 +124,46 @@ def _demo() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
     return DemoOptions, demo
 
 
+def _run_from_environment() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.bare_run.command import BareOptions, run
+
+    return BareOptions, run
+
+
+def _cloud_session() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.renting.options import SessionOptions
+    from slo_bench.renting.session import session
+
+    return SessionOptions, session
+
+
+def _cloud_list() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.renting.machines import list_machines
+    from slo_bench.renting.options import ListOptions
+
+    return ListOptions, list_machines
+
+
+def _cloud_reap() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.renting.machines import reap_machines
+    from slo_bench.renting.options import ReapOptions
+
+    return ReapOptions, reap_machines
+
+
+def _cloud_resume() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
+    from slo_bench.renting.options import ResumeOptions
+    from slo_bench.renting.session import resume
+
+    return ResumeOptions, resume
+
+
+def _bare_names() -> str:
+    from slo_bench.bare_run.names import DETAILS
+
+    return DETAILS
+
+
 COMMANDS = {
     "sweep": Command("Find the capacity of a server inside its service-level objective.", _sweep),
     "probe": Command("Measure one request rate, or one closed loop.", _probe),
@@ -129,18 +180,29 @@ COMMANDS = {
     "tune": Command("Find the fastest MoE kernel configurations that are slower under no routing.", _tune),
     "simulate": Command("Serve the simulated engine as an OpenAI-compatible server.", _simulate),
     "doctor": Command("See what this client can send, and whether host and GPU are fit to measure.", _doctor),
+    "run": Command(
+        "Run what the environment asks for, under bare names: MODEL, MODE, LABEL and others.",
+        _run_from_environment,
+        _bare_names,
+    ),
+    "cloud session": Command("Rent a machine, measure, bring everything home, end it without fail.", _cloud_session),
+    "cloud list": Command("Show the machines that sessions have rented.", _cloud_list),
+    "cloud reap": Command("End machines whose session's time is over; without --yes only say which.", _cloud_reap),
+    "cloud resume": Command("Go on with a session whose process died; its deadline stays.", _cloud_resume),
     "demo": Command("See it work without a server: four SIMULATED arms, one lab note, truth beside finding.", _demo),
 }
 
 EPILOGUE = """\
 Options can also stand in slo-bench.toml or in the environment: --sweep-start is SLO_BENCH_SWEEP_START.
-Exit codes: 0 done, 1 no rate or no gate passed, 2 usage, 3 measurement invalid, 4 engine trouble, 5 inconclusive."""
+Exit codes: 0 done, 1 no rate or no gate passed, 2 usage, 3 measurement invalid, 4 engine or cloud
+trouble, 5 inconclusive, 6 skipped."""
 
 
-def overview() -> str:
-    """The text of `slo-bench --help`."""
-    width = max(len(name) for name in COMMANDS)
-    lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
+def overview(names: Collection[str] = ()) -> str:
+    """The text of `slo-bench --help`; names: only these commands."""
+    shown = {name: command for name, command in COMMANDS.items() if not names or name in names}
+    width = max(len(name) for name in shown)
+    lines = [f"  {name:{width}}  {command.summary}" for name, command in shown.items()]
     return "\n".join(
         [
             "usage: slo-bench COMMAND [options]      slo-bench COMMAND --help      slo-bench --version",
@@ -164,18 +226,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"slo-bench {slo_bench.__version__}")
         return 0
     try:
-        return _run(words[0], words[1:])
-    except SloBenchError as error:
+        return _run(*_named(words))
+    except (SloBenchError, CloudError) as error:
         print(f"slo-bench: {error}", file=sys.stderr)
+        if isinstance(error, NotConfirmed):
+            print(error.rescue, file=sys.stderr)  # the last line, to be copied
         return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 4)
     except BrokenPipeError:
         sys.stderr.close()
         return 0
 
 
+def _named(words: list[str]) -> tuple[str, list[str]]:
+    """The command, of one word or two, and the words after it."""
+    if words[0] in COMMANDS:
+        return words[0], words[1:]
+    pairs = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    if not pairs:
+        raise UsageError(f"there is no command {words[0]!r}; choose {', '.join(COMMANDS)}")
+    if words[1:2] in (["--help"], ["-h"]):
+        print(overview(pairs))
+        raise SystemExit(0)
+    if " ".join(words[:2]) not in pairs:
+        raise UsageError(f"slo-bench {words[0]}: choose {', '.join(pairs)}")
+    return " ".join(words[:2]), words[2:]
+
+
 def _run(name: str, words: list[str]) -> int:
-    if name not in COMMANDS:
-        raise UsageError(f"there is no command {name!r}; choose {', '.join(COMMANDS)}")
     command = COMMANDS[name]
     model, run = command.find()
     extra: list[str] = []
@@ -185,7 +262,8 @@ def _run(name: str, words: list[str]) -> int:
     if extra and "vllm_arg" not in model.model_fields:
         raise UsageError(f"slo-bench {name} takes no arguments after --")
     words += [f"--vllm-arg={argument}" for argument in extra]
-    options = load(model, words, prog=f"slo-bench {name}", description=command.summary, command=name)
+    description = "\n\n".join(part for part in (command.summary, command.details()) if part)
+    options = load(model, words, prog=f"slo-bench {name}", description=description, command=name)
     raise_file_limit()  # a connection is a file, and what we start inherits the limit
     return run_with_signals(lambda: run(options), is_virtual=is_virtual(name, options))
 

@@ -8,6 +8,8 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -88,9 +90,19 @@ def gpus() -> list[dict[str, str]] | None:
 _SECRET = ("--api-key", "--header", "--hf-token")
 
 
+_STANDS_FOR: ContextVar[tuple[str, ...] | None] = ContextVar("stands_for", default=None)
+"""The words of the command that another way of asking came to."""
+
+
+def stands_for(words: Sequence[str]) -> None:
+    """From here on this is the command, whatever was typed."""
+    _STANDS_FOR.set(tuple(words))
+
+
 def command_line() -> list[str]:
     """The command as it was typed, for the reproduce block; keys, header values and --resume are left out."""
-    words = ["slo-bench", *(word for word in sys.argv[1:] if word != "--resume")]
+    typed = sys.argv[1:] if (known := _STANDS_FOR.get()) is None else known
+    words = ["slo-bench", *(word for word in typed if word != "--resume")]
     shown = []
     for before, word in zip(["", *words], words, strict=False):
         name, equals, _ = word.partition("=")

@@ -127,15 +127,26 @@ def plain_type(annotation: Any) -> Any:
     return list if origin is list else annotation
 
 
-def load(model: type[SomeOptions], argv: Sequence[str], *, prog: str, description: str, command: str) -> SomeOptions:
-    """The command's options from its arguments, the environment and the file. Raises UsageError in one line."""
+def load(
+    model: type[SomeOptions],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    description: str,
+    command: str,
+    shown: Callable[[str], str] = flag,
+) -> SomeOptions:
+    """The command's options from its arguments, the environment and the file. Raises UsageError in one line.
+
+    shown: how a fault names an option. command: its table in the file; of two words, a table in a table.
+    """
     flags = vars(parser(model, prog, description).parse_args(list(argv)))
     file = flags.pop("config", None)
     values = {**_from_file(model, file, command), **EnvSettingsSource(model)(), **flags}
     try:
         return model(**values)
     except ValidationError as error:
-        raise UsageError(f"{_fault(error, flag)}; see {prog} --help") from None
+        raise UsageError(f"{_fault(error, shown)}; see {prog} --help") from None
 
 
 def checked(model: type[SomeOptions], values: Mapping[str, Any], *, where: str) -> SomeOptions:
@@ -171,9 +182,11 @@ def _from_file(model: type[Options], file: str | None, command: str) -> dict[str
         raise UsageError(f"--config {path}: {error.strerror or error}") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"--config {path} is not TOML: {error}") from error
-    table = content.get(command, {})
-    if not isinstance(table, dict):
-        raise UsageError(f"--config {path}: [{command}] must be a table of options")
+    table: Any = content
+    for word in command.split():
+        table = table.get(word, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"--config {path}: [{command.replace(' ', '.')}] must be a table of options")
     shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
     values = {key.replace("-", "_"): value for key, value in {**shared, **table}.items()}
     for key in values:

@@ -29,6 +29,7 @@ _EXIT_CODES = (
     ("3", "the measurement is invalid; the message says why and what to do"),
     ("4", "the engine, its host or the cloud cannot be reached, died or does not come to rest"),
     ("5", "inconclusive, or not comparable"),
+    ("6", "`slo-bench run`: skipped, since the tuned file that it needs is not there"),
     ("129, 130, 143", "stopped by SIGHUP, SIGINT or SIGTERM; what was measured is kept"),
 )
 
@@ -40,7 +41,7 @@ def reference() -> str:
         _INTRODUCTION,
         table(
             ["command", ""],
-            [[f"[`{name}`](#slo-bench-{name})", each.summary] for name, each in COMMANDS.items()],
+            [[f"[`{name}`](#slo-bench-{name.replace(' ', '-')})", each.summary] for name, each in COMMANDS.items()],
             ["left", "left"],
         ),
         *(part for name, command in COMMANDS.items() for part in _command(name, command)),
@@ -54,6 +55,8 @@ def _command(name: str, command: Command) -> Iterator[str]:
     model, _ = command.find()
     yield heading(f"slo-bench {name}", 2)
     yield escape(command.summary)
+    if command.details():
+        yield f"```\n{command.details()}\n```"
     usage = parser(model, f"slo-bench {name}", command.summary).format_usage().removeprefix("usage: ")
     yield f"```\n{usage.strip()}\n```"
     groups: dict[str, list[list[str]]] = {}

@@ -35,7 +35,7 @@ class RunRecord:
     engine: EngineKind
     seed: int
     config: Mapping[str, object]
-    kind: Literal["sweep", "compare", "gate"] = "sweep"
+    kind: Literal["sweep", "compare", "gate", "tune"] = "sweep"
     around: Surroundings = field(default_factory=Surroundings)
 
 

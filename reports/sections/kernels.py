@@ -6,25 +6,43 @@ from collections.abc import Iterator, Sequence
 
 from reports import numbers
 from reports.kernels import KernelConditions, KernelRow, KernelsDocument, KernelTime
-from reports.markdown import Align, code, escape, heading, table
+from reports.markdown import Align, bullets, code, escape, heading, table
 from reports.page import Page
 from reports.telling import timed_kernels
+from reports.tuning_document import Tuning
 
 
 def kernels(page: Page) -> Iterator[str]:
-    """A table per arm with kernel times; nothing where kernels were not timed."""
-    timed = list(timed_kernels(page.experiment))
-    if not timed:
+    """A table per arm with kernel times, and the searches; nothing where there is neither."""
+    timed, tunings = list(timed_kernels(page.experiment)), page.experiment.tunings
+    if not timed and not tunings:
         return
     yield heading(page.marked("Kernel times"), 2)
+    if tunings:
+        yield bullets(map(_tuning, tunings))
     header = ["tokens in a step", "routing", "before (ms)", "after (ms)", "change", "share of the limit"]
-    for arm, document in timed:
+    known = [(arm.label, document) for arm, document in timed]
+    shown = [document for _, document in timed]
+    # An arm that used a search's file has its times already.
+    known += [(each.label, each.kernels) for each in tunings if each.kernels not in shown]
+    for label, document in known:
         if document.rows:
-            yield f"{page.marked('Table')}: kernels of {code(arm.label)}. Routings are never averaged into one number."
+            yield f"{page.marked('Table')}: kernels of {code(label)}. Routings are never averaged into one number."
             yield table(header, map(_row, document.rows), ["right", "left", "right", "right", "right", "right"])
-        yield from _times(page, arm.label, document)
+        yield from _times(page, label, document)
     if page.kernels is not None:
         yield page.figure(page.kernels, "change of the kernel's time by batch size, a line per routing")
+
+
+def _tuning(tuning: Tuning) -> str:
+    """A search in one line: how long, whether all was tried, the file and its checksum."""
+    document = tuning.document
+    simulated = "SIMULATED: " if document.is_simulated else ""
+    minutes = "" if document.minutes is None else f" {numbers.count(document.minutes)} minutes,"
+    end = "everything was tried" if document.is_complete else "the budget ended it before everything was tried"
+    name = document.file.rpartition("/")[2]
+    digest = document.checksums.get(document.file, "not known")
+    return f"{simulated}{code(tuning.label)} searched{minutes} {end}; {code(name)}, {code(digest)}"
 
 
 _TIMES = ("tokens", "routing", "configuration", "µs per call", "interval", "error", "MB", "data sheet", "measured")

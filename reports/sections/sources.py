@@ -9,8 +9,9 @@ from reports import numbers, tables
 from reports.arms import Arm
 from reports.gates_document import GATES_NAME
 from reports.kernels import KERNELS_NAME
-from reports.markdown import bullets, code, code_block, details, heading, link
+from reports.markdown import bullets, code, code_block, details, escape, heading, link
 from reports.page import Page
+from reports.tuning_document import TUNING_NAME
 
 PLAN_NAME = "plan.toml"
 _OF_EVERY_ARM = ("run.json", "sweep.json", "engine.json")
@@ -37,7 +38,10 @@ def windows(page: Page) -> Iterator[str]:
 def reproduce(page: Page) -> Iterator[str]:
     """All that a reader of this note alone needs: versions, the plan where there was one, and the commands."""
     experiment = page.experiment
-    commands = [text for arm in experiment.arms if (text := _command(arm.run.config.get("command"))) is not None]
+    runs = [*(arm.run for arm in experiment.arms), *(each.run for each in experiment.tunings)]
+    if experiment.tunings:  # a search comes before the sweep that uses its file
+        runs.sort(key=lambda run: run.started_utc)
+    commands = [text for run in runs if (text := _command(run.config.get("command"))) is not None]
     commands += [shlex.join(each.document.command) for each in experiment.comparisons if each.document.command]
     if not commands:
         return
@@ -100,6 +104,10 @@ def raw_files(page: Page) -> Iterator[str]:
         for each in experiment.comparisons
     ]
     lines += [f"{code(arm.label)}: {', '.join(_files(page, arm))}" for arm in experiment.arms]
+    for each in experiment.tunings:
+        names = (TUNING_NAME, KERNELS_NAME, each.document.file, each.document.journal)
+        links = (link(escape(name.rpartition("/")[2]), page.to(each.directory / name)) for name in names)
+        lines.append(f"{code(each.label)}: {', '.join(links)}")
     yield bullets(lines)
 
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from reports.kernels import KERNELS_NAME
-from reports.run_directory import read_document
 from slo_bench.config import SweepOptions
 from slo_bench.moe.tune_command import run_tune
-from slo_bench.moe.tune_files import SIDE_FOLDER, SIDE_NAME, TunedDocument
+from slo_bench.moe.tune_files import SIDE_FOLDER, finished
 from slo_bench.moe.tune_machines import machines_for
 from slo_bench.moe.tune_options import TuneOptions
 from slo_bench.options import checked
@@ -73,7 +72,7 @@ async def tune_before(options: TuneOptions, arm_folder: Path, say: Callable[[str
 
     Its kernels.json is put into the arm's folder too. Raises EngineError where it fails.
     """
-    document = _finished(options.folder())
+    document = finished(options.folder())
     if document is None:
         is_begun = (options.folder() / SIDE_FOLDER).is_dir()
         try:
@@ -81,16 +80,8 @@ async def tune_before(options: TuneOptions, arm_folder: Path, say: Callable[[str
         except UsageError as error:
             # What could be known before was checked; an experiment goes on without this arm.
             raise EngineError(f"tuning: {error}") from None
-        document = _finished(options.folder())
+        document = finished(options.folder())
     if document is None:
         raise EngineError(f"tuning left no finished file in {options.folder()}")
     side = options.folder() / SIDE_FOLDER / document.file.removesuffix(".json")
     write_text(arm_folder / KERNELS_NAME, (side / KERNELS_NAME).read_text(encoding="utf-8"))
-
-
-def _finished(folder: Path) -> TunedDocument | None:
-    for path in sorted(folder.glob(f"{SIDE_FOLDER}/*/{SIDE_NAME}")):
-        document = read_document(path, TunedDocument)
-        if document.is_finished:
-            return document
-    return None

@@ -107,6 +107,10 @@ class TunedFolder:
             raise UsageError(
                 f"{self.file} is there and slo-bench has not made it: give another --output or move it away"
             )
+        self.check_kind(is_simulated=is_simulated)
+
+    def check_kind(self, *, is_simulated: bool) -> None:
+        """Raise UsageError where the folder holds files of the other kind, SIMULATED or of a GPU."""
         if is_simulated:
             real = [path.name for path in self._files() if not self._is_simulated(path.name)]
             if real:
@@ -149,6 +153,11 @@ class TunedFolder:
         entries = {size: choice.config.entry() for size, choice in tuned.choices.items()}
         write_config(self.file, ConfigFile(entries, tuned.facts.versions.get("triton")))
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the file is known to be of a model of the kernel."""
+        return self._is_simulated(self.name)
+
     def _tell(self, document: TunedDocument) -> None:
         write_text(self.side / SIDE_NAME, to_json(document))
 
@@ -162,6 +171,15 @@ class TunedFolder:
 
     def _files(self) -> Sequence[Path]:
         return sorted(self.folder.glob("*.json"))
+
+
+def finished(folder: Path) -> TunedDocument | None:
+    """What a folder says of the search that came to its end there; None where none did."""
+    for path in sorted(folder.glob(f"{SIDE_FOLDER}/*/{SIDE_NAME}")):
+        document = read_document(path, TunedDocument)
+        if document.is_finished:
+            return document
+    return None
 
 
 def searched_sizes(file: Path) -> frozenset[int]:

@@ -26,7 +26,7 @@ class ReportOptions(Options):
     run_dir: Annotated[list[Path], BeforeValidator(_paths)] = option(
         [],
         "a run directory: of a sweep, an experiment or a comparison; several sweeps are arms of one comparison, the "
-        "first is the baseline",
+        "first is the baseline, and searches of `slo-bench run` may stand beside them",
         group=_WHAT,
         metavar="RUN_DIR...",
         is_positional=True,

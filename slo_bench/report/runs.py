@@ -12,6 +12,7 @@ from reports.effect_document import EffectDocument
 from reports.passport import differences
 from reports.run_directory import ExperimentDocument, RunDocument, read_document
 from reports.summary import load_of
+from reports.tuning_document import read_tuning
 from traffic.errors import UsageError
 
 _OF_ONE_RUN = frozenset(("label", "command", "runs_dir", "dry_run", "yes", "resume", "max_minutes", "text_salt"))
@@ -24,6 +25,8 @@ Found = Experiment | BlockComparison
 def read_runs(directories: Sequence[Path]) -> Found:
     """What the directories hold: an experiment, a comparison, or sweeps, which are arms of one comparison.
 
+    Searches for MoE kernels may stand beside sweeps; a note tells of them.
+
     Raises UsageError, in one line, for a folder that is no run directory, a document that cannot be read, and runs that
     do not belong together.
     """
@@ -33,10 +36,16 @@ def read_runs(directories: Sequence[Path]) -> Found:
     for directory, place in zip(directories, places, strict=True):
         if places.count(place) > 1:
             raise UsageError(f"{directory} is given twice: a run is no second arm beside itself")
-    for directory in directories:
-        if (kind := _kind(directory)) != "sweep":
+    kinds = {directory: _kind(directory) for directory in directories}
+    for directory, kind in kinds.items():
+        if kind not in ("sweep", "tune"):
             raise UsageError(f"{directory} is of the kind {kind}: only sweeps are put together, give it alone")
-    return _together([_arm(directory) for directory in directories])
+    sweeps, searches = ([each for each, kind in kinds.items() if kind == wanted] for wanted in ("sweep", "tune"))
+    if not sweeps:
+        raise UsageError(
+            f"{searches[0]} and the others are searches: give them beside the sweeps that used their files"
+        )
+    return replace(_together([_arm(each) for each in sweeps]), tunings=tuple(map(read_tuning, searches)))
 
 
 def _single(directory: Path) -> Found:
@@ -45,12 +54,14 @@ def _single(directory: Path) -> Found:
             return read_experiment(directory)
         case "sweep":
             return _together([_arm(directory)])
+        case "tune":
+            raise UsageError(f"{directory} is a search: give it beside the sweeps that used its file")
         case _:
             return _compared(directory)
 
 
 def _kind(directory: Path) -> str:
-    """experiment, sweep or compare. Raises UsageError for any other folder."""
+    """experiment, sweep, tune or compare. Raises UsageError for any other folder."""
     if not directory.is_dir():
         raise UsageError(f"{directory} is no folder" if directory.exists() else f"{directory} does not exist")
     if (directory / "experiment.json").exists():
