@@ -72,14 +72,19 @@ def rescue_command(claim: Claim, ids: tuple[str, ...]) -> str:
 
 
 async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run to the end whatever cancels us meanwhile; the cancellation goes on after it. Give only work that ends."""
-    task = asyncio.ensure_future(work)
+    """Run to the end whatever cancels us meanwhile; the cancellation goes on after it. Give only work that ends.
+
+    Where the work fails, its error comes first and the cancellation with the next wait: neither is lost.
+    """
+    task, caller = asyncio.ensure_future(work), asyncio.current_task()
     was_cancelled = False
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
             was_cancelled = True
+    if was_cancelled and not task.cancelled() and task.exception() is not None and caller is not None:
+        caller.cancel()
     result = task.result()
     if was_cancelled:
         raise asyncio.CancelledError
@@ -129,7 +134,7 @@ class _Ending:
         raise self._not_confirmed()
 
     def _not_confirmed(self) -> NotConfirmed:
-        ids = tuple(self.living)
+        ids = tuple(self.living) or tuple(self.gone)  # gone by its id, while no list could be read that proves it
         what = f"machine {', '.join(ids)} is" if len(ids) == 1 else f"{len(ids) or 'any'} machines are"
         why = f" ({self.trouble})" if self.trouble else ""
         return NotConfirmed(

@@ -227,6 +227,8 @@ class LambdaRental:
                 _refuse_what_differs(ours, order)
                 return
             if time.time() >= until_utc:
+                # Whoever ends the session looks on for as long again: now it costs nothing to be patient.
+                folder.change(appear_until_utc=time.time() + self._bounds.appear_s)
                 raise CloudTrouble(
                     f"the launch was not answered and no machine called {order.name} has appeared within "
                     f"{self._bounds.appear_s:g} s: not launching again"
