@@ -69,6 +69,9 @@ def meant(environ: Mapping[str, str], machine: MachineFile) -> Meant:
     strangers = sorted(given.keys() - KNOWN[kind] - {"TUNE_MOE"})
     if strangers:
         raise UsageError(f"{', '.join(strangers)} would change nothing: {_reason(kind)}")
+    min_driver = given.get("MIN_DRIVER", "0")
+    if not re.fullmatch(r"\d+(\.\d+)*", min_driver):  # compared by its numbers, it would be older than any driver
+        raise UsageError(f"MIN_DRIVER: give a version like 580 or 580.95.05 (given: {min_driver})")
     match kind:
         case "experiment":
             return _experiment(given, machine)
@@ -154,8 +157,6 @@ def _tuning(given: Mapping[str, str], machine: MachineFile) -> Meant:
     if _is_on(given, "RESUME") and begun.exists():
         options = options.model_copy(update={"resume": True})
     min_driver = None if machine.is_simulated else given.get("MIN_DRIVER")
-    if min_driver is not None and not re.fullmatch(r"\d+(\.\d+)*", min_driver):
-        raise UsageError(f"MIN_DRIVER: give a version like 580 or 580.95.05 (given: {min_driver})")
     return Meant(Tuning(label, runs_dir, target, options, min_driver), words, notes=tuple(notes))
 
 
