@@ -25,13 +25,13 @@ class PlannedPair:
     start_b: int
 
 
-def crossed_pair(number: int, order: Order, seed: int, instances: int) -> PlannedPair:
-    """Pair `number` (from 0) of arms that have `instances` servers each, all up at once.
+def crossed_pair(number: int, order: Order, seed: int, instances: int, controls: int = 0) -> PlannedPair:
+    """Pair `number` (from 0) of arms that have `instances` servers each, A `controls` more, all up at once.
 
-    Each row of `instances` pairs uses every server once, and partners change from row to row, so that servers of one
-    arm are compared through partners that they share.
+    Each row of as many pairs as A has servers uses each of these once, and partners change from row to row, so that
+    servers of one arm are compared through partners that they share.
     """
-    row, column = divmod(number, instances)
+    row, column = divmod(number, instances + controls)
     # By row, so that no server is always the first or always the second of two partners.
     a_first = row % 2 == 0
     if order is Order.RANDOM:

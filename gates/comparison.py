@@ -81,7 +81,8 @@ class MetricEffect:
 
     a_value and b_value: seconds, requests a second for goodput, watts or joules of what was spent; for means the
     geometric mean over the pairs. None where there is none. instances: between the servers that ran. starts: for starts
-    in general, None where that is not known. n_pairs: pairs with a value in both arms.
+    in general, None where that is not known. n_pairs: pairs with a value in both arms. control: the second start of A
+    against its first, of means where A has one more than B.
     """
 
     metric: ComparedMetric | SpentMetric
@@ -91,6 +92,7 @@ class MetricEffect:
     instances: Estimate | None
     starts: Estimate | None
     claim: Claim
+    control: Estimate | None = None
 
     @property
     def shown(self) -> Estimate | None:
@@ -153,10 +155,12 @@ def quick_look(
 
 def _after_looking(found: MetricEffect, starts: int) -> MetricEffect:
     """The effect with the intervals, and the claim, of a comparison that ended when it was narrow enough."""
-    instances, general = (None if each is None else after_looking(each) for each in (found.instances, found.starts))
+    instances, general, control = (
+        None if each is None else after_looking(each) for each in (found.instances, found.starts, found.control)
+    )
     is_open = found.claim in (Claim.NOT_MEASURED, Claim.TOO_FEW_PAIRS)
-    claim = found.claim if is_open else claim_of(instances, general, starts)
-    return replace(found, instances=instances, starts=general, claim=claim)
+    claim = found.claim if is_open else claim_of(instances, general, starts, control)
+    return replace(found, instances=instances, starts=general, control=control, claim=claim)
 
 
 def starts_per_arm(pairs: Sequence[Pair]) -> int:
@@ -240,12 +244,19 @@ def _mean(
     found = mean_effect(ratios, known_offset_sd)
     a_value, b_value = (math.exp(math.fsum(each[side] for each in logs) / len(logs)) for side in (0, 1))
     enough = len(ratios) >= MIN_PAIRS
-    claim = claim_of(found.instances, found.starts, starts) if enough else Claim.TOO_FEW_PAIRS
-    return MetricEffect(metric, a_value, b_value, len(ratios), found.instances, found.starts, claim), found
+    claim = claim_of(found.instances, found.starts, starts, found.control) if enough else Claim.TOO_FEW_PAIRS
+    row = MetricEffect(metric, a_value, b_value, len(ratios), found.instances, found.starts, claim, found.control)
+    return row, found
 
 
-def claim_of(instances: Estimate | None, starts: Estimate | None, starts_per_arm: int) -> Claim:
-    """What may be said. Nothing is called real with fewer than three starts of each arm."""
+def claim_of(
+    instances: Estimate | None, starts: Estimate | None, starts_per_arm: int, control: Estimate | None = None
+) -> Claim:
+    """What may be said. Nothing is called real with fewer than three starts of each arm.
+
+    control: two starts of one configuration, one against the other. An effect is beyond it only when its whole interval
+    is larger in size than anything in the control's: the offset of a start has no preferred sign.
+    """
     known = [each for each in (instances, starts) if each is not None and each.interval is not None]
     if not known:
         return Claim.TOO_FEW_PAIRS
@@ -254,4 +265,7 @@ def claim_of(instances: Estimate | None, starts: Estimate | None, starts_per_arm
         if not starts.excludes_no_change:
             return Claim.WITHIN_DRIFT if differ_here else Claim.BELOW_RESOLUTION
         return Claim.REAL if starts_per_arm >= MIN_STARTS else Claim.BETWEEN_INSTANCES
-    return Claim.BETWEEN_INSTANCES if differ_here else Claim.BELOW_RESOLUTION
+    if not differ_here:
+        return Claim.BELOW_RESOLUTION
+    is_beyond = control is None or instances is None or instances.nearest > control.furthest
+    return Claim.BETWEEN_INSTANCES if is_beyond else Claim.WITHIN_DRIFT

@@ -55,6 +55,16 @@ class Estimate:
         return self.half_width is not None and abs(self.log_ratio) > self.half_width
 
     @property
+    def nearest(self) -> float:
+        """The smallest size of log ratio that the interval holds; 0 where it holds no change or has no ends."""
+        return 0.0 if self.half_width is None else max(0.0, abs(self.log_ratio) - self.half_width)
+
+    @property
+    def furthest(self) -> float:
+        """The largest size of log ratio that the interval holds; infinite where it has no ends."""
+        return math.inf if self.half_width is None else abs(self.log_ratio) + self.half_width
+
+    @property
     def smallest_visible_share(self) -> float | None:
         """The smallest increase that would have been found in 80 % of such runs."""
         return None if self.standard_error is None else as_share(visible_log_ratio(self.standard_error, self.degrees))

@@ -5,6 +5,8 @@ start per arm cannot tell its offset from the effect. Several starts can, in one
 start of A meets several starts of B, so that starts of one arm are compared through partners that they share; and
 *nested*, where a start of A and one of B run next to each other and never meet others, as restarts must. A crossed
 comparison that was stopped and went on with new servers is *apart*: groups of starts that never met each other.
+*Controlled* is a third: one start of B meets two of A. Two starts say too little of all others, but how far these two
+differ is known, and an effect is held against it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class MeanEffect:
 
     instances: between the servers that ran. starts: for starts in general, None where the offset of a start is not
     known. order: how much slower whoever ran second read. pair_sd: noise of one pair, sd of its log ratio.
-    offset_sd: sd of the log level of one start, None where it was not measured. is_nested: see the module.
+    offset_sd: sd of the log level of one start, None where it was not measured. is_nested: see the module. control: the
+    second start of A against its first, where the layout is controlled.
     """
 
     instances: Estimate
@@ -58,6 +61,7 @@ class MeanEffect:
     pair_sd: float | None
     offset_sd: float | None
     is_nested: bool
+    control: Estimate | None = None
 
     def starts_needed(self, log_ratio: float, pairs_per_start: float) -> int | None:
         """Starts of each arm that would show this log ratio in 80 % of all runs; None where the offset is unknown.
@@ -105,7 +109,55 @@ def mean_effect(pairs: Sequence[PairRatio], known_offset_sd: float | None = None
         return _single(pairs, known_offset_sd)
     if starts == (len(met), len(met)):
         return _nested(pairs, known_offset_sd)
-    return _crossed(pairs, starts)
+    seconds = _second_starts(pairs)
+    return _crossed(pairs, starts) if seconds is None else _controlled(pairs, seconds, known_offset_sd)
+
+
+def _second_starts(pairs: Sequence[PairRatio]) -> frozenset[int] | None:
+    """The later one of the two starts of A that a start of B met; None for any other layout."""
+    met: dict[int, set[int]] = defaultdict(set)
+    for pair in pairs:
+        met[pair.start_b].add(pair.start_a)
+    own = [start for group in met.values() for start in group]
+    if len(own) > len(set(own)) or max(map(len, met.values())) != 2:  # noqa: PLR2004 - a start and its control
+        return None
+    return frozenset(max(group) for group in met.values() if len(group) > 1)
+
+
+def _controlled(pairs: Sequence[PairRatio], seconds: frozenset[int], known_offset_sd: float | None) -> MeanEffect:
+    """Least squares over effect, order, the groups that a stop made, and the second start of A against the first.
+
+    Groups share one control, so what it differs by between them is noise.
+    """
+    values = np.array([pair.log_ratio for pair in pairs])
+    orders = np.array([pair.order for pair in pairs])
+    control = np.array([-0.5 if pair.start_a in seconds else 0.5 for pair in pairs])
+    has_order = orders.min() < orders.max()
+    groups = [pair.start_b for pair in pairs]
+    levels = [_levels(groups)] if len(set(groups)) > 1 else []
+    columns = [np.ones((len(pairs), 1)), control[:, None], *([orders[:, None]] if has_order else []), *levels]
+    design = np.hstack(columns)
+    solution, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    degrees = len(pairs) - int(rank)
+    if rank < design.shape[1] or not degrees:  # the control and something else cannot be told apart yet
+        found, order = balanced_estimate(values.tolist(), orders.tolist())
+        return MeanEffect(found, None, order, None, None, is_nested=False)
+    noise = float(np.sum((values - design @ solution) ** 2)) / degrees
+    spread = np.linalg.inv(design.T @ design)
+
+    def estimate(column: int) -> Estimate:
+        return Estimate(float(solution[column]), math.sqrt(noise * float(spread[column, column])), degrees)
+
+    found = estimate(0)
+    return MeanEffect(
+        instances=found,
+        starts=None if known_offset_sd is None else _widened(found, math.sqrt(3 / 2) * known_offset_sd),
+        order=estimate(2) if has_order else None,
+        pair_sd=math.sqrt(noise),
+        offset_sd=known_offset_sd,
+        is_nested=False,
+        control=estimate(1),
+    )
 
 
 def _single(pairs: Sequence[PairRatio], known_offset_sd: float | None) -> MeanEffect:

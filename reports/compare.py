@@ -105,13 +105,17 @@ def _setting(document: EffectDocument) -> Iterator[str]:
     yield bullets(
         [
             *(_arm_line(document, name) for name in ARM_NAMES),
-            f"{_PLACES[document.placement]}; {starts} of each arm.",
+            f"{_PLACES[document.placement]}; {starts} of each arm{_control(document)}.",
             f"Load: {load}, length scale {document.length_scale:g}, seed {document.seed}.",
             f"Goodput counts requests within {escape(slo)} (ms).",
             _blocks_line(document),
             *(_warm_line(arm) for arm in (document.a, document.b)),
         ]
     )
+
+
+def _control(document: EffectDocument) -> str:
+    return ", and a second one of A as a control" if document.primary.control_share is not None else ""
 
 
 def _blocks_line(document: EffectDocument) -> str:

@@ -98,27 +98,49 @@ def sentence(document: EffectDocument) -> str:
     match primary.claim:
         case Claim.REAL:
             return f"Real: {at} {who} is {direction} ({found}, {starts} of each arm)."
-        case Claim.BETWEEN_INSTANCES if document.starts_per_arm == 1:
-            return (
-                f"Between these two server instances {who} is {direction} {at} ({found}). Whether other starts of the "
-                "same configurations would differ alike was not measured."
-            )
         case Claim.BETWEEN_INSTANCES:
-            return (
-                f"Between these server instances {who} is {direction} {at} ({found}, {starts} of each arm). "
-                f"{MIN_STARTS} starts of each arm are the fewest that speak for others."
-            )
+            return _between_instances(document, f"{who} is {direction} {at}", found)
         case Claim.WITHIN_DRIFT:
             return (
                 f"Within drift: between these server instances {who} differs from that of {document.a.label} {at}, and "
-                f"starts of one configuration differ by as much ({found}). The change is not needed to explain it."
+                f"starts of one configuration may differ by as much ({found}). The change is not needed to explain it."
             )
         case _:
             return f"No effect found: {at} {who} differs by {numbers.signed_share(share)} ({found})."
 
 
+def _between_instances(document: EffectDocument, differs: str, found: str) -> str:
+    """An effect beyond noise of which nobody knows how far it goes beyond the servers that ran."""
+    primary = document.primary
+    if primary.control_share is not None:
+        return (
+            f"Between these server instances {differs} ({found}), beyond what a second start of {document.a.label} "
+            f"differs by ({control_text(primary)}). Whether other starts would differ alike was not measured."
+        )
+    if document.starts_per_arm == 1:
+        return (
+            f"Between these two server instances {differs} ({found}). Whether other starts of the same configurations "
+            "would differ alike was not measured."
+        )
+    return (
+        f"Between these server instances {differs} ({found}, {document.starts_per_arm} starts of each arm). "
+        f"{MIN_STARTS} starts of each arm are the fewest that speak for others."
+    )
+
+
 def _interval(row: EffectRow) -> str:
     return f"{numbers.confidence(CONFIDENCE)} interval {numbers.signed_interval(row.interval)}"
+
+
+def control_text(row: EffectRow) -> str:
+    """What two starts of arm A differ by in one metric."""
+    return f"{numbers.signed_share(row.control_share)}, {numbers.signed_interval(row.control_interval)}"
+
+
+def control_lines(document: EffectDocument) -> list[str]:
+    """The control in each metric that has one."""
+    told = [f"{each.metric.value} {control_text(each)}" for each in document.effects if each.control_share is not None]
+    return [f"control, the second start of {document.a.label} against its first: {'; '.join(told)}"] if told else []
 
 
 def outlook_lines(document: EffectDocument) -> list[str]:
@@ -134,7 +156,7 @@ def outlook_lines(document: EffectDocument) -> list[str]:
         minutes = math.ceil(document.pairs_needed * _pair_s(document) / 60)
         cost = f"{numbers.plural(document.pairs_needed, 'pair')}, about {numbers.plural(minutes, 'minute')} of load"
         lines.append(f"to find {numbers.share(document.resolution_share)} between the servers that ran: {cost}")
-    return lines + _starts_lines(document)
+    return control_lines(document) + lines + _starts_lines(document)
 
 
 def _pair_s(document: EffectDocument) -> float:

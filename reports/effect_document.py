@@ -100,7 +100,8 @@ class EffectRow(Document):
 
     Values of means are the geometric mean over the pairs. Power and energy have rows where they were measured.
     interval: 95 %, with the offset of a server start where that is known. instances_interval: between the servers that
-    ran. smallest_visible_share: the smallest effect that such runs find in 80 % of all cases.
+    ran. smallest_visible_share: the smallest effect that such runs find in 80 % of all cases. control_share: the second
+    start of A against its first, with its interval; null where A has no control, and of what is no mean.
     """
 
     metric: ComparedMetric | SpentMetric
@@ -112,6 +113,8 @@ class EffectRow(Document):
     n_pairs: int
     claim: Claim
     smallest_visible_share: float | None
+    control_share: float | None = None
+    control_interval: tuple[float, float] | None = None
 
 
 class TrendRow(Document):

@@ -85,6 +85,8 @@ def _effect_row(found: MetricEffect) -> EffectRow:
         n_pairs=found.n_pairs,
         claim=found.claim,
         smallest_visible_share=None if shown is None else shown.smallest_visible_share,
+        control_share=None if found.control is None else found.control.share,
+        control_interval=None if found.control is None else found.control.interval,
     )
 
 

@@ -110,7 +110,7 @@ async def compare(options: CompareOptions) -> int:
         expected_moe_config(arm)
     plan = comparison_plan(options, load, arms[0].engine_kind(), allow_different_models=options.allow_different_models)
     if plan.placement == "coresident":
-        arms = side_by_side(arms, 2 * plan.instances)
+        arms = side_by_side(arms, plan.servers)
     store = RunStore(options.runs_dir / (options.label or free_name(options.runs_dir, "compare")))
     with nullcontext() if options.dry_run else held(store.directory, is_new=not options.resume):
         return await _compare(options, arms, plan, store)

@@ -129,15 +129,16 @@ class _Running:
             return
         servers: dict[ArmName, list[Server]] = {"A": [], "B": []}
         async with AsyncExitStack() as stack:
-            for _ in range(self.plan.instances):
-                for name, own in servers.items():
-                    own.append(await stack.enter_async_context(self._started(name, tuple(self.measured.servers))))
+            names: list[ArmName] = [*ARM_NAMES * self.plan.instances, *ARM_NAMES[:1] * self.plan.controls]
+            for name in names:
+                server = await stack.enter_async_context(self._started(name, tuple(self.measured.servers)))
+                servers[name].append(server)
             for server in self.measured.servers:
                 await self._warm_up(server)
             self._set_ramp(self.measured.servers)
             while not self._is_over():
                 number, seed = len(self.measured.pairs), self.plan.block.load.seed
-                planned = crossed_pair(number, self.plan.order, seed, self.plan.instances)
+                planned = crossed_pair(number, self.plan.order, seed, self.plan.instances, self.plan.controls)
                 began_s = self.clock.now_s()
                 await self._pair(planned, servers["A"][planned.start_a], servers["B"][planned.start_b])
                 self._took(began_s)
@@ -210,7 +211,7 @@ class _Running:
 
     def _named(self, server: Server) -> str:
         label = self.measured.arms[0 if server.arm == "A" else 1].label
-        return label if self.plan.instances == 1 else f"{label}, start {server.start + 1}"
+        return label if self.plan.servers == len(ARM_NAMES) else f"{label}, start {server.start + 1}"
 
     def _is_over(self) -> bool:
         return bool(self.measured.reasons) or self.enough.is_reached(self.measured.pairs)

@@ -45,7 +45,7 @@ class Enough:
         if plan.until_share is None:
             return True
         # In the middle of a row some servers have run once more than others.
-        is_whole_row = plan.placement == "restart" or len(pairs) % plan.instances == 0
+        is_whole_row = plan.placement == "restart" or len(pairs) % plan.row == 0
         return is_whole_row and (self._is_narrow(pairs) or self._only_starts_help(pairs))
 
     def shortfall(self, pairs: Sequence[Pair]) -> list[str]:

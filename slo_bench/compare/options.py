@@ -79,6 +79,12 @@ class DesignOptions(Options):
         ge=1,
         le=100,
     )
+    control: bool = option(
+        default=False,
+        description="one more server of arm A beside the two: how far two starts of one configuration differ is "
+        "measured, and an effect is held against it",
+        group=_DESIGN,
+    )
     blocks: int | None = option(
         None, "pairs of blocks, one of each arm (default: 6; restart: two per start)", group=_DESIGN, metavar="N", ge=1
     )

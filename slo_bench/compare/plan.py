@@ -26,6 +26,9 @@ STARTS = 4
 PAIRS_PER_START = 2
 """One could not tell the noise between blocks from the offset of a start."""
 
+CONTROLLED_ROWS = 4
+"""Two of each order: with three the control and the order would share what little is left for noise."""
+
 LEAST_ROWS = 3
 """Blocks of each start that stands beside others: two would leave nothing to tell noise from offsets by."""
 
@@ -43,8 +46,9 @@ _PLACES = {
 class ComparisonPlan:
     """The design of a comparison.
 
-    instances: starts of each arm; pairs: of blocks, the fewest where until_share is set. until_share: go on until the
-    interval of mean TPOT reaches no further to each side. known_offset_share: sd of mean TPOT between starts.
+    instances: starts of each arm; controls: how many A has beyond these. pairs: of blocks, the fewest where until_share
+    is set. until_share: go on until the interval of mean TPOT reaches no further to each side. known_offset_share: sd
+    of mean TPOT between starts.
     """
 
     block: BlockPlan
@@ -56,6 +60,17 @@ class ComparisonPlan:
     max_minutes: float | None = None
     known_offset_share: float | None = None
     allow_different_models: bool = False
+    controls: int = 0
+
+    @property
+    def servers(self) -> int:
+        """All that are started, or connected to."""
+        return 2 * self.instances + self.controls
+
+    @property
+    def row(self) -> int:
+        """Pairs in which each server of A runs once."""
+        return self.instances + self.controls
 
     @property
     def pairs_per_start(self) -> int:
@@ -75,6 +90,7 @@ class ComparisonPlan:
             "concurrency": block.concurrency,
             "placement": self.placement,
             "instances": self.instances,
+            **({"control": True} if self.controls else {}),
             "blocks": self.pairs,
             "order": self.order.value,
             "until_resolution": self.until_share,
@@ -106,16 +122,17 @@ class ComparisonPlan:
         ramp = f"at least {LEAST_RAMP_S:g}" if block.ramp_s is None else f"{block.ramp_s:g}"
         count = f"{self.pairs} pairs" if self.until_share is None else f"at least {self.pairs} pairs"
         starts = "1 start" if self.instances == 1 else f"{self.instances} starts"
+        control = " and a second one of arm A" if self.controls else ""
         return (
             f"{self.load_text()}, {block.load.workload.name}; {self.placement} ({_PLACES[self.placement]}), "
-            f"{starts} of each arm; {count} of blocks {orders[self.order]}, "
+            f"{starts} of each arm{control}; {count} of blocks {orders[self.order]}, "
             f"each a ramp of {ramp} s and {block.window_s:g} s measured"
         )
 
     @property
     def warm_minutes(self) -> float:
         """The most warm-up that all servers take."""
-        return 2 * self.instances * self.block.warm_blocks * self.block.longest_warm_s / 60
+        return self.servers * self.block.warm_blocks * self.block.longest_warm_s / 60
 
     @property
     def longest_minutes(self) -> float:
@@ -125,13 +142,12 @@ class ComparisonPlan:
 
     def cost(self) -> str:
         """The load in one line."""
-        servers = 2 * self.instances
         most = f"at most {_minutes(self.load_minutes)} of load"
         if self.until_share is not None:
             most = f"up to {self.max_minutes or MINUTES_UNTIL:.0f} minutes, until ±{self.until_share:.2%}".replace(
                 "%", " %"
             )
-        starts = f", {servers} server starts" if self.placement != "attached" else ""
+        starts = f", {self.servers} server starts" if self.placement != "attached" else ""
         return f"{2 * self.pairs} blocks{starts}; {most}, before it at most {_minutes(self.warm_minutes)} of warm-up"
 
 
@@ -144,6 +160,8 @@ def comparison_plan(options: DesignOptions, load: Load, kind: EngineKind, **more
     placement = options.placement or placement_of(kind)
     _check_placement(placement, kind, options.instances)
     instances = options.instances or (STARTS if placement == "restart" else 1)
+    if options.control and (placement != "coresident" or instances > 1):
+        raise UsageError("--control is a third server: it goes with --placement coresident and one start of each arm")
     return ComparisonPlan(
         block=BlockPlan(
             load=load,
@@ -154,7 +172,8 @@ def comparison_plan(options: DesignOptions, load: Load, kind: EngineKind, **more
         ),
         placement=placement,
         instances=instances,
-        pairs=_pairs(options.blocks, placement, instances),
+        pairs=_controlled_pairs(options.blocks) if options.control else _pairs(options.blocks, placement, instances),
+        controls=int(options.control),
         order=Order(options.order),
         until_share=options.until_resolution,
         max_minutes=options.max_minutes if options.until_resolution is None else options.max_minutes or MINUTES_UNTIL,
@@ -193,6 +212,14 @@ def _pairs(asked: int | None, placement: Placement, instances: int) -> int:
         least = f"a multiple of {instances}, at least {LEAST_ROWS * instances}"
         raise UsageError(f"--blocks {asked} with {instances} starts of each arm: give {least}")
     return int(rows) * instances
+
+
+def _controlled_pairs(asked: int | None) -> int:
+    """Half of them with each server of arm A, in both orders."""
+    pairs = 2 * CONTROLLED_ROWS if asked is None else asked
+    if pairs % 2 or pairs < 2 * LEAST_ROWS:
+        raise UsageError(f"--blocks {asked} with --control: give an even number, at least {2 * LEAST_ROWS}")
+    return pairs
 
 
 def shortened(plan: ComparisonPlan) -> Sequence[str]:

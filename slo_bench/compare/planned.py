@@ -64,7 +64,7 @@ def planned_comparisons(plan: Plan) -> list[ArmComparison]:
     arms = {arm.label: arm for arm in plan.arms}
     made: list[ArmComparison] = []
     for planned in plan.comparisons:
-        first_start = len(arms) + sum(2 * each.plan.instances for each in made)
+        first_start = len(arms) + sum(each.plan.servers for each in made)
         try:
             made.append(arm_comparison((arms[planned.base], arms[planned.other]), planned, first_start))
         except UsageError as error:
@@ -88,7 +88,7 @@ def arm_comparison(arms: tuple[PlannedArm, PlannedArm], planned: PlannedComparis
     load = replace(compare_load(a), bounds=mode.bounds)
     plan = comparison_plan(design, load, a.engine_kind(), allow_different_models=planned.allow_different_models)
     if plan.placement == "coresident":
-        sides = side_by_side(sides, 2 * plan.instances)
+        sides = side_by_side(sides, plan.servers)
     if plan.placement == "attached":
         sides = same_text(*sides)
     return ArmComparison((arms[0].label, arms[1].label), sides, plan, first_start)

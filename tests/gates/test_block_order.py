@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -51,3 +52,11 @@ def test_a_drawn_order_depends_on_the_seed_and_is_repeatable() -> None:
 @pytest.mark.parametrize("number", range(4))
 def test_the_number_of_a_pair_is_its_repeat(number: int) -> None:
     assert crossed_pair(number, Order.ABBA, 0, 2).number == number
+
+
+@given(orders, st.integers(0, 9))
+def test_a_control_takes_turns_with_the_first_server_of_a_in_both_orders(order: Order, seed: int) -> None:
+    planned = [crossed_pair(number, order, seed, 1, 1) for number in range(8)]
+    assert {pair.start_b for pair in planned} == {0}
+    for four in (planned[:4], planned[4:]):
+        assert Counter((pair.start_a, pair.a_first) for pair in four) == Counter(product((0, 1), (True, False)))

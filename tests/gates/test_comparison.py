@@ -198,3 +198,37 @@ def test_nothing_is_real_with_fewer_than_three_starts(value: float, error: float
 
 def test_every_claim_says_what_it_means() -> None:
     assert all(claim.meaning for claim in Claim)
+
+
+@pytest.mark.parametrize(
+    ("control", "claim"),
+    [
+        (Estimate(0.005, 0.002, 4), Claim.BETWEEN_INSTANCES),
+        (Estimate(-0.005, 0.002, 4), Claim.BETWEEN_INSTANCES),
+        (Estimate(0.02, 0.002, 4), Claim.WITHIN_DRIFT),
+        (Estimate(-0.02, 0.002, 4), Claim.WITHIN_DRIFT),
+        (Estimate(0.0, 0.02, 4), Claim.WITHIN_DRIFT),
+        (Estimate(0.0, None, 0), Claim.WITHIN_DRIFT),
+    ],
+)
+def test_an_effect_is_held_against_all_that_its_control_may_be(control: Estimate, claim: Claim) -> None:
+    assert claim_of(Estimate(-0.03, 0.004, 4), None, 1, control) is claim
+
+
+def test_where_nothing_differs_a_control_changes_nothing() -> None:
+    assert claim_of(Estimate(-0.003, 0.004, 4), None, 1, Estimate(0.02, 0.002, 4)) is Claim.BELOW_RESOLUTION
+
+
+def test_a_control_that_explains_it_makes_an_effect_drift_and_pays_for_the_looking_too() -> None:
+    starts = [(number // 2 % 2, 0) for number in range(8)]
+    near = [-0.02 - 0.06 * (number // 2 % 2) + value for number, value in enumerate((*NOISE, 0.001, -0.001))]
+    plain, looked = (
+        compare(pairs(near, starts=starts), seed=0, draws=10, is_sequential=each) for each in (False, True)
+    )
+    assert plain.primary.claim is looked.primary.claim is Claim.WITHIN_DRIFT
+    assert plain.primary.control is not None
+    assert looked.primary.control is not None
+    assert (looked.primary.control.half_width or 0) > (plain.primary.control.half_width or 0)
+    assert plain.primary.control.log_ratio == pytest.approx(0.06, abs=0.006)
+    far = compare(pairs([-0.05, *SHIFTED, -0.049], starts=starts), seed=0, draws=10)
+    assert far.primary.claim is Claim.BETWEEN_INSTANCES

@@ -232,3 +232,59 @@ def test_two_restarts_of_each_arm_speak_for_themselves_only() -> None:
     found = mean_effect(nested(2, 3, seed=0, effect=0.05, offset_sd=0.0, noise_sd=0.002))
     assert found.starts is None
     assert found.instances.excludes_no_change
+
+
+def controlled(count: int, *, seed: int, effect: float, control: float, noise_sd: float) -> list[PairRatio]:
+    """One start of B, and two of A of which the second is slower by `control`."""
+    generator = np.random.default_rng(seed)
+    planned = [crossed_pair(number, Order.ABBA, 0, 1, 1) for number in range(count)]
+    return [
+        PairRatio(
+            effect - control * (pair.start_a - 0.5) + noise_sd * generator.standard_normal(), pair.a_first, pair.start_a
+        )
+        for pair in planned
+    ]
+
+
+def test_a_control_is_told_apart_from_the_effect() -> None:
+    found = mean_effect(controlled(6, seed=0, effect=-0.03, control=0.01, noise_sd=0.0))
+    assert found.control is not None
+    assert found.control.log_ratio == pytest.approx(0.01)
+    assert found.instances.log_ratio == pytest.approx(-0.03)
+    assert found.control.degrees == 3
+    assert (found.starts, found.offset_sd) == (None, None)
+
+
+def test_the_intervals_of_an_effect_and_of_its_control_hold_the_truth_as_often_as_they_say() -> None:
+    found = [mean_effect(controlled(8, seed=s, effect=-0.03, control=0.01, noise_sd=0.01)) for s in range(1000)]
+    for truth, estimates in ((-0.03, [each.instances for each in found]), (0.01, [each.control for each in found])):
+        inside = sum(each is not None and abs(each.log_ratio - truth) <= (each.half_width or 0) for each in estimates)
+        assert 930 <= inside <= 970
+
+
+def test_a_control_needs_pairs_that_are_left_for_noise() -> None:
+    found = mean_effect(controlled(3, seed=0, effect=-0.03, control=0.01, noise_sd=0.01))
+    assert found.control is None
+
+
+def test_a_control_goes_on_with_the_servers_that_a_stop_replaced() -> None:
+    first = controlled(4, seed=1, effect=-0.03, control=0.01, noise_sd=0.0)
+    moved = [PairRatio(pair.log_ratio + 0.004, pair.a_first, pair.start_a + 2, 1) for pair in first]
+    found = mean_effect([*first, *moved])
+    assert found.control is not None
+    assert found.control.log_ratio == pytest.approx(0.01)
+    assert found.instances.log_ratio == pytest.approx(-0.028)
+
+
+def test_a_known_offset_widens_a_controlled_effect_by_what_three_starts_leave() -> None:
+    pairs = controlled(8, seed=2, effect=-0.03, control=0.01, noise_sd=0.01)
+    found = mean_effect(pairs, 0.02)
+    assert found.starts is not None
+    assert found.starts.standard_error == pytest.approx(
+        math.hypot(found.instances.standard_error or 0, 0.02 * math.sqrt(1 + 1 / 2))
+    )
+
+
+@given(st.integers(2, 4), st.integers(2, 12))
+def test_crossed_starts_are_no_controls(starts: int, pairs: int) -> None:
+    assert mean_effect(crossed(starts, 4, seed=0, effect=0.0, offset_sd=0.0, noise_sd=0.01)[:pairs]).control is None

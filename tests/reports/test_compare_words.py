@@ -136,3 +136,11 @@ def test_no_sentence_calls_anything_real_without_three_starts() -> None:
             made = document(pairs(ratios), known_offset_sd=offset)
             assert made.primary.claim is not Claim.REAL
             assert "Real" not in sentence(made)
+
+
+def test_an_effect_beyond_its_control_says_what_the_control_differs_by() -> None:
+    starts = [(number // 2 % 2, 0) for number in range(8)]
+    made = document(pairs([-0.05, *SHIFTED, -0.049], starts=starts))
+    assert "beyond what a second start of A differs by (" in sentence(made)
+    assert outlook_lines(made)[0].startswith("control, the second start of A against its first: mean TPOT ")
+    assert not any(line.startswith("control") for line in outlook_lines(document(pairs(SHIFTED))))

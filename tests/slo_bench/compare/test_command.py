@@ -60,6 +60,19 @@ def test_it_ends_with_a_table_a_sentence_and_a_note(capsys: pytest.CaptureFixtur
     assert (run.kind, run.status, run.config["change"]) == ("compare", "done", ["step_time_factor=0.8"])
 
 
+def test_a_control_is_measured_beside_the_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SIMULATED, *FASTER, "--control", "--blocks", "6", "--label", "x"]) == 0
+    said = capsys.readouterr().err
+    assert "control, the second start of A against its first: mean TPOT " in said
+    assert "beyond what a second start of A differs by" in said
+    document = effect("x")
+    assert [row.start for row in document.a.starts] == [0, 1]
+    assert [row.start for row in document.b.starts] == [0]
+    assert [row.a.start for row in document.pairs] == [0, 1, 0, 1, 0, 1]
+    assert document.primary.control_interval is not None
+    assert "and a second one of A as a control" in Path("runs/x/compare/A--B/effect.md").read_text()
+
+
 @pytest.mark.process
 def test_restarts_may_be_called_real_and_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [*SIMULATED, *FASTER, "--placement", "restart", "--blocks", "4", "--label", "x", "--json"]

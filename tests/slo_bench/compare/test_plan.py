@@ -92,3 +92,28 @@ def test_partners_on_real_servers_share_their_text_and_simulated_ones_no_noise()
         text_start(kind, name, start) for kind in ("vllm", "attached") for name in ("A", "B") for start in (0, 3)
     } == {0}
     assert len({text_start("simulated", name, start) for name in ("A", "B") for start in range(4)}) == 8
+
+
+def test_a_control_is_a_third_server_with_half_of_the_pairs() -> None:
+    made = plan(control=True)
+    assert (made.servers, made.row, made.pairs) == (3, 2, 8)
+    assert "1 start of each arm and a second one of arm A" in made.said()
+    assert "16 blocks, 3 server starts" in made.cost()
+    assert made.design()["control"] is True
+    assert "control" not in plan().design()
+    assert plan("vllm", placement="coresident", control=True, blocks=6).pairs == 6
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "word"),
+    [
+        ("vllm", {}, "goes with --placement coresident"),
+        ("attached", {}, "goes with --placement coresident"),
+        ("simulated", {"instances": 2}, "and one start of each arm"),
+        ("simulated", {"blocks": 7}, "give an even number, at least 6"),
+        ("simulated", {"blocks": 4}, "give an even number, at least 6"),
+    ],
+)
+def test_a_control_where_it_would_show_nothing_is_refused(kind: str, options: dict[str, Any], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        plan(kind, control=True, **options)
