@@ -18,6 +18,9 @@ from traffic.errors import UsageError
 from traffic.randomness import fresh_key
 from traffic.step_model import EngineSettings
 
+LEAST_STEP_TOKENS = 2048
+"""Of vLLM's defaults for --max-num-batched-tokens when it serves; they grow with the GPU (vllm/engine/arg_utils.py)."""
+
 
 def simulated_settings(pairs: Sequence[str], base: EngineSettings | None = None) -> EngineSettings:
     """Settings of the simulated engine from NAME=VALUE. Raises UsageError that lists the names.
@@ -92,8 +95,10 @@ def host_for(
 def expected_moe_config(options: EngineOptions) -> Path | Literal["default"] | None:
     """What the server's log must prove; a bare name is also looked for in --tuned-moe-dir.
 
-    Raises UsageError for a file that is not there: minutes later the server would be told to run something else.
+    Raises UsageError for a file that is not there, or is not fit for the server: its log would say so minutes later.
     """
+    from slo_bench.hosts.moe_proof import file_faults
+
     named = options.expect_moe_config
     if named is None:
         return None
@@ -105,7 +110,18 @@ def expected_moe_config(options: EngineOptions) -> Path | Literal["default"] | N
     if found is None:
         there = "" if tuned is None else f", neither here nor in {tuned}"
         raise UsageError(f"--expect-moe-config {named}: there is no such file{there}")
+    fault = next(file_faults(found, _surely_tokens(options)), None)
+    if fault is not None:
+        raise UsageError(f"--expect-moe-config: {fault}")
     return found
+
+
+def _surely_tokens(options: EngineOptions) -> int:
+    """A number of tokens that a step of the server may have whatever its defaults are; the log tells the real limit."""
+    if options.max_num_batched_tokens is not None:
+        return options.max_num_batched_tokens
+    is_told = options.server_command is not None or any("batched" in word for word in options.vllm_arg)
+    return 1 if is_told else LEAST_STEP_TOKENS
 
 
 def _vllm(

@@ -50,7 +50,7 @@ def moe_faults(expected: Path | Literal["default"], facts: LogFacts, env: Mappin
     faults = [*_backend_faults(expected, facts), *_lookup_faults(expected, facts, env), *_disagreements(facts)]
     faults += _environment_faults(expected, facts, env)
     if expected != "default":
-        faults += _file_faults(expected, facts.max_num_batched_tokens)
+        faults += file_faults(expected, facts.max_num_batched_tokens)
     return tuple(dict.fromkeys(faults))
 
 
@@ -216,8 +216,8 @@ def _environment_faults(expected: Path | Literal["default"], facts: LogFacts, en
         yield f"{_FOLDER}={folder}{_tilde(folder)} is not the folder of the file: {_set_folder(expected)}"
 
 
-def _file_faults(path: Path, most_tokens: int | None) -> Iterator[str]:
-    """What is wrong with a tuned file. most_tokens: of one step, None where it is not known."""
+def file_faults(path: Path, most_tokens: int | None) -> Iterator[str]:
+    """What is wrong with a tuned file for a server whose steps have at most so many tokens; None: all usual sizes."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_each_kind_of_engine_has_its_host() -> None:
 def test_a_moe_file_is_named_by_its_path_or_by_its_name_in_the_tuned_folder(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
     file = tmp_path / "tuned" / "E=8,N=768,device_name=X.json"
-    file.touch()
+    file.write_text(json.dumps({key: {"BLOCK_SIZE_M": 16} for key in ("1", "4", "16", "64", "256", "1024")}))
 
     def expected(named: str | None) -> object:
         return expected_moe_config(LoadOptions(model="m", tuned_moe_dir=file.parent, expect_moe_config=named))
@@ -37,6 +38,29 @@ def test_a_moe_file_is_named_by_its_path_or_by_its_name_in_the_tuned_folder(tmp_
     assert (expected("default"), expected(None)) == ("default", None)
     with pytest.raises(UsageError, match="no such file, neither here nor in "):
         expected("E=9,N=768,device_name=X.json")
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({}, "misses batch sizes: 256, 512, 1024, 1536, 2048 would run the one for 64"),
+        ({"max_num_batched_tokens": 512}, "misses batch sizes: 256, 512 would"),
+        ({"max_num_batched_tokens": 128}, None),
+        ({"vllm_arg": ["--max-num-batched-tokens", "64"]}, None),
+        ({"server_command": "serve {model} {port}"}, None),
+    ],
+)
+def test_a_moe_file_that_the_log_would_refuse_is_refused_before_a_server_starts(
+    tmp_path: Path, given: dict[str, object], fault: str | None
+) -> None:
+    file = tmp_path / "E=8,N=768,device_name=X.json"
+    file.write_text(json.dumps({key: {"BLOCK_SIZE_M": 16} for key in ("1", "4", "16", "64")}))
+    options = LoadOptions(model="m", expect_moe_config=str(file), **given)  # type: ignore[arg-type]
+    if fault is None:
+        assert expected_moe_config(options) == file
+    else:
+        with pytest.raises(UsageError, match=fault):
+            expected_moe_config(options)
 
 
 def test_a_server_beside_others_of_this_run_lets_them_hold_their_memory() -> None:
