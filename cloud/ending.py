@@ -60,15 +60,12 @@ def rescue_command(claim: Claim, ids: tuple[str, ...]) -> str:
     base = "" if claim.api_base == DEFAULT_BASE else f" --api-base {shlex.quote(claim.api_base)}"
     if not ids:
         return f"slo-bench cloud reap --session {claim.session} --yes{base}"
-    ours = " && ".join(f"slo-bench cloud reap --instance {shlex.quote(each)} --yes{base}" for each in ids)
-    listed = ", ".join(f'"{each}"' for each in ids)
-    body = shlex.quote(f'{{"instance_ids": [{listed}]}}')
     url = shlex.quote(f"{claim.api_base}/instance-operations/terminate")
-    curl = (
-        f'curl -sS -X POST {url} -H "Authorization: Bearer ${API_KEY_NAME}" '
-        f"-H 'Content-Type: application/json' -d {body}"
+    curl = f"curl -sS -X POST {url} -H \"Authorization: Bearer ${API_KEY_NAME}\" -H 'Content-Type: application/json'"
+    bodies = ((each, shlex.quote(f'{{"instance_ids": ["{each}"]}}')) for each in ids)
+    return "; ".join(
+        f"slo-bench cloud reap --instance {shlex.quote(each)} --yes{base} || {curl} -d {body}" for each, body in bodies
     )
-    return f"{{ {ours}; }} || {curl}" if len(ids) > 1 else f"{ours} || {curl}"
 
 
 async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
@@ -143,10 +140,12 @@ class _Ending:
         )
 
     async def _ask(self) -> None:
-        try:
-            self.seen.update(await self.provider.terminate(tuple(self.living)))
-        except CloudTrouble as error:  # one that is on its way out already may answer so too: the looks decide
-            self._tell(f"terminate: {error}", error)
+        """One by one: where one of several is refused, the others may be refused with it."""
+        for each in tuple(self.living):
+            try:
+                self.seen.update(await self.provider.terminate((each,)))
+            except CloudTrouble as error:  # one that is on its way out already may answer so too: the looks decide
+                self._tell(f"terminate: {error}", error)
 
     async def _is_over(self) -> bool:
         """Whether every id is gone and a list that could be read has nothing of ours."""

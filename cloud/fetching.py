@@ -17,6 +17,7 @@ from cloud.session_file import JobRecord, SessionFolder
 Drain = Callable[[str], Awaitable[None]]
 
 _HIDDEN = "[secret]"
+_STARS = "*"
 
 
 def without(secrets: Iterable[SecretStr]) -> Callable[[str], str]:
@@ -26,6 +27,9 @@ def without(secrets: Iterable[SecretStr]) -> Callable[[str], str]:
     def cut(text: str) -> str:
         for word in words:
             text = text.replace(word, _HIDDEN)
+            if _STARS in text:  # its end was overwritten on the machine between two looks at a line
+                for length in range(len(word) - 1, 0, -1):
+                    text = text.replace(word[:length] + "*" * (len(word) - length), _HIDDEN)
         return text
 
     return cut

@@ -3,7 +3,8 @@
 The standard library of Python 3.8 and coreutils are all it needs; it is sent as text and imports nothing of ours. One
 JSON object on stdin says what to do. A job is a folder that mkdir claimed, once only, with these files: job.json (the
 command and its limits), pid (who looks after it), started, out.log, stop (asked for), completion.json (the last).
-The environment comes by a pipe and stays in memory: it may hold secrets.
+The environment comes by a pipe and stays in memory: it may hold secrets. What the job wrote of these is
+overwritten when it has ended, before its checksums are taken.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import mmap
 import os
 import secrets
 import shutil
@@ -20,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ LAUNCH_S = 30.0
 GONE_S = 5.0
 RECORD_S = 60.0
 TIMED_OUT = 124
+LEAST_SECRET = 8  # bytes; a shorter word stands in files by chance
 BY_SIGNAL = 128
 
 
@@ -123,6 +126,9 @@ def supervise(told: dict[str, Any], path: Path) -> None:
     is_full = free_bytes(path) < FULL_BYTES
     with contextlib.suppress(OSError):
         (path / "reserve").unlink()
+    blot(path / LOG, told["secrets"])
+    for each in files_of(Path(expanded(told["results"]))) if told["secrets"] and told["results"] is not None else ():
+        blot(each, told["secrets"])
     files, unreadable = checksums(told["results"])
     why = reason(rc, was_stopped=was_stopped, is_full=is_full, limit_s=told["limit_s"] if is_late else None)
     if unreadable:
@@ -267,9 +273,7 @@ def checksums(results: str | None) -> tuple[dict[str, str], list[str]]:
     if results is None:
         return files, unreadable
     top = Path(expanded(results))
-    for path in sorted(top.rglob("*")):
-        if path.is_symlink() or not path.is_file() or ".rsync-partial" in path.relative_to(top).parts:
-            continue
+    for path in files_of(top):
         digest = hashlib.sha256()
         try:
             with path.open("rb") as file:
@@ -280,6 +284,32 @@ def checksums(results: str | None) -> tuple[dict[str, str], list[str]]:
         else:
             files[str(path.relative_to(top))] = digest.hexdigest()
     return files, unreadable
+
+
+def files_of(top: Path) -> Iterator[Path]:
+    """The files of a folder that are really in it, in their order."""
+    for path in sorted(top.rglob("*")):
+        if not path.is_symlink() and path.is_file() and ".rsync-partial" not in path.relative_to(top).parts:
+            yield path
+
+
+def blot(path: Path, words: Sequence[str]) -> None:
+    """Overwrite every occurrence of the words in a file by as many stars; a file without any is not touched.
+
+    Its size stays, so that whoever reads it from a byte on goes on where it was, and so does its time.
+    """
+    with contextlib.suppress(OSError, ValueError):  # it went, cannot be written, or is empty
+        times = path.stat()
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+            is_changed = False
+            for word in map(str.encode, words):
+                at = content.find(word)
+                while at >= 0:
+                    content[at : at + len(word)] = b"*" * len(word)
+                    is_changed = True
+                    at = content.find(word, at + len(word))
+        if is_changed:
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def keep(path: Path, text: str) -> None:

@@ -10,15 +10,16 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from cloud.blotting import blot_folder, words_of
 from cloud.errors import CloudTrouble, CloudUsageError, LinkLost
 from cloud.remote import Remote
 
@@ -115,12 +116,19 @@ _DEFAULT_BOUNDS = JobBounds()
 
 
 class Jobs:
-    """The jobs of a session on its machine; folder: where they are kept there, like `~/slo-bench/SESSION/jobs`."""
+    """The jobs of a session on its machine.
 
-    def __init__(self, remote: Remote, folder: str, bounds: JobBounds = _DEFAULT_BOUNDS) -> None:
+    folder: where they are kept there, like `~/slo-bench/SESSION/jobs`. secrets: what a job writes of them is
+    overwritten, there when it has ended and in all that is fetched; a job is told only those that its environment has.
+    """
+
+    def __init__(
+        self, remote: Remote, folder: str, bounds: JobBounds = _DEFAULT_BOUNDS, secrets: Iterable[SecretStr] = ()
+    ) -> None:
         self._remote = remote
         self._folder = folder
         self._bounds = bounds
+        self._secrets = words_of(secrets)
 
     async def start(self, job: Job) -> bool:
         """Start a job, once only: False where it was started before. After a LinkLost this may be called again."""
@@ -132,6 +140,7 @@ class Jobs:
             env=dict(job.env),
             limit_s=job.limit_s,
             results=job.results,
+            secrets=[word for word in self._secrets if word in job.env.values()],
             kill_after_s=self._bounds.kill_after_s,
             start_s=self._bounds.start_s,
         )
@@ -209,9 +218,12 @@ class Jobs:
         if job.results is not None and seen.has_results:
             left_s = end_s - time.monotonic()
             await self._remote.pull(job.results, home, left_s, is_compared=is_compared)
-        if seen.completion is None:
-            return False
-        return True if not await asyncio.to_thread(mismatches, seen.completion, home) else None
+        try:
+            if seen.completion is None:
+                return False
+            return True if not await asyncio.to_thread(mismatches, seen.completion, home) else None
+        finally:
+            await asyncio.to_thread(blot_folder, home, self._secrets)
 
     async def _ask(self, action: str, name: str, *, timeout_s: float, **told: Any) -> dict[str, Any]:
         if not _NAME.fullmatch(name):

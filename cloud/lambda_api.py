@@ -12,7 +12,7 @@ import functools
 import ipaddress
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -40,6 +40,7 @@ _PASSING = (408, 425, 429)
 """Client errors by their number, which say nothing of the request itself."""
 
 _LONGEST_MESSAGE = 300
+_SHORTEST_TRY_S = 1.0
 
 
 class LambdaApi:
@@ -47,6 +48,7 @@ class LambdaApi:
 
     timeout_s, launch_timeout_s: for one answer, to its last byte; connect_s: for a connection. patience_s: how long a
     call that reads is repeated, first after backoff_s, then after twice that and so on up to longest_backoff_s.
+    say: gets one line where such a call has no answer after silence_s; the next one comes after the next answer.
     Raises CloudUsageError for a base URL that would send the key unencrypted to another machine.
     """
 
@@ -62,6 +64,8 @@ class LambdaApi:
         patience_s: float = 120.0,
         backoff_s: float = 2.0,
         longest_backoff_s: float = 20.0,
+        say: Callable[[str], None] | None = None,
+        silence_s: float = 5.0,
         user_agent: str = USER_AGENT,
     ) -> None:
         base, is_loopback = _base(base_url)
@@ -72,6 +76,9 @@ class LambdaApi:
         self._patience_s = patience_s
         self._backoff_s = backoff_s
         self._longest_backoff_s = longest_backoff_s
+        self._say = say
+        self._silence_s = silence_s
+        self._is_silent = False
         self._server_date_utc: datetime | None = None
         self._base = base
         self._client = httpx.AsyncClient(
@@ -151,20 +158,42 @@ class LambdaApi:
         """Repeat until it is answered, or until patience is over: then the last trouble is the one that is told."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._patience_s
+        telling = loop.call_at(loop.time() + self._silence_s, self._tell_silence, deadline_s)
+        try:
+            return await self._asked(path, read, deadline_s)
+        finally:
+            telling.cancel()
+
+    async def _asked(self, path: str, read: Callable[[bytes], _T], deadline_s: float) -> _T:
+        """deadline_s: of the loop's clock; the last try ends then, or a second after it began."""
+        loop = asyncio.get_running_loop()
         pause_s = self._backoff_s
         while True:
             try:
                 async with self._pacing.call():
-                    response = await self._send("GET", path, timeout_s=self._timeout_s)
-                return self._answer(f"GET {path}", response, read)
+                    timeout_s = min(self._timeout_s, max(deadline_s - loop.time(), _SHORTEST_TRY_S))
+                    response = await self._send("GET", path, timeout_s=timeout_s)
+                answer = self._answer(f"GET {path}", response, read)
             except _NoAnswer as trouble:
                 if not trouble.may_pass:
                     raise CloudTrouble(str(trouble)) from None
                 wait_s = max(pause_s, trouble.retry_after_s)
                 if loop.time() + wait_s > deadline_s:
                     raise CloudTrouble(f"{trouble}; gave up after {self._patience_s:g} s") from None
+            else:
+                self._is_silent = False
+                return answer
             await asyncio.sleep(wait_s)
             pause_s = min(2 * pause_s, self._longest_backoff_s)
+
+    def _tell_silence(self, deadline_s: float) -> None:
+        """Once in a silence, however many calls it lasts."""
+        left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.0)
+        if self._say is None or self._is_silent or not left_s:
+            return
+        self._is_silent = True
+        until = datetime.now(UTC) + timedelta(seconds=left_s)
+        self._say(f"no answer from {self._base}: it is asked again until {until:%H:%M:%S} UTC ({left_s:.0f} s more)")
 
     async def _change(
         self, operation: str, body: Mapping[str, Any], read: Callable[[bytes], _T], *, timeout_s: float

@@ -67,14 +67,13 @@ async def reap(
         say(f"{'would end' if is_dry else 'ending'} {describe(each, now_utc)}")
     if not meant:
         say("nothing of ours is to be ended")
-    gone: list[str] = []
-    for name in () if is_dry else dict.fromkeys(each.session for each in meant):
-        ids = tuple(each.machine.id for each in meant if each.session == name)
-        claim = Claim(session=name, tags={}, ids=ids, api_base=api_base)  # these, and none besides them
-        gone += await end_machines(provider, claim, bounds, say)
-    if gone:
-        say(f"confirmed gone: {', '.join(gone)}")
-    return Reaped(meant, tuple(gone))
+    if is_dry or not meant:
+        return Reaped(meant, ())
+    ids = tuple(each.machine.id for each in meant)  # these, and none besides them, and none waits for another
+    claim = Claim(session=session or meant[0].session, tags={}, ids=ids, api_base=api_base)
+    gone = await end_machines(provider, claim, bounds, say)
+    say(f"confirmed gone: {', '.join(gone)}")
+    return Reaped(meant, gone)
 
 
 def describe(each: Rented, now_utc: float) -> str:

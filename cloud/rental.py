@@ -284,7 +284,10 @@ class LambdaRental:
             return f"it to be active (now: {machine.status})"
         if machine.host is None:
             return "its address"
-        address = ipaddress.ip_address(machine.host)
+        try:
+            address = ipaddress.ip_address(machine.host)
+        except ValueError:
+            return f"an address that can be read (now: {machine.host})"
         if not address.is_global and not (self._is_loopback_allowed and address.is_loopback):
             return f"a public address (now: {machine.host})"
         return "SSH"

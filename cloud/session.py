@@ -18,6 +18,7 @@ from cloud.ending import Say, to_the_end
 from cloud.errors import CloudError, CloudTrouble, CloudUsageError
 from cloud.fetching import LastFetch, last_fetch, without
 from cloud.kit import Checks, Kit, RunOutcome, SessionBounds, SessionOutcome, SessionPlan
+from cloud.preflight import check_labels
 from cloud.rental import Rental
 from cloud.session_file import (
     EXPIRES_TAG,
@@ -72,11 +73,13 @@ async def run_session(plan: SessionPlan, kit: Kit, rental: Rental, say: Say) -> 
     started_utc = time.time()
     deadline_utc = started_utc + budget.whole_s
     is_rented = rental.watchdog_environment is not None
+    tags = {SESSION_TAG: plan.name, EXPIRES_TAG: str(int(deadline_utc))} if is_rented else {}
+    check_labels(plan.name, tuple(tags.items()))
     record = SessionRecord(
         name=plan.name,
         state=State.PREPARING,
         rental=rental.facts,
-        tags={SESSION_TAG: plan.name, EXPIRES_TAG: str(int(deadline_utc))} if is_rented else {},
+        tags=tags,
         max_minutes=plan.max_minutes,
         max_usd=plan.max_usd,
         reserve_s=plan.reserve_s,
@@ -108,13 +111,19 @@ async def resume_session(
     with folder.held():
         record = folder.reread()
         if record.is_over:
-            raise CloudUsageError(f"{record.name} is over ({record.state.value}): its machine is not there any more")
+            raise CloudUsageError(over(record))
         given = [job.name for job in (*kit.setup, *kit.runs)]
         if given != [job.name for job in record.jobs]:
             raise CloudUsageError(
                 f"{record.name} has other jobs than those given: {', '.join(j.name for j in record.jobs)}"
             )
         return await _Session(folder, kit, rental, bounds, say, is_new=False).outcome()
+
+
+def over(record: SessionRecord) -> str:
+    """That nothing is left to go on with, in words."""
+    rented = ": its machine is not there any more" if record.rental.api is not None else ""
+    return f"{record.name} is over ({record.state.value}){rented}"
 
 
 class _Session:

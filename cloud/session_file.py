@@ -54,12 +54,14 @@ class ApiFacts(_Model):
 
 
 class LoginFacts(_Model):
-    """How the machine is reached. host: None until it has an address."""
+    """How the machine is reached, as `Login`. host: None until it has an address."""
 
     user: str | None
     host: str | None = None
     port: int | None = 22
     key: Path | None = None
+    trusted: tuple[Path, ...] = ()
+    is_trusted: bool = False
     config: Path | None = None
 
 
@@ -161,9 +163,9 @@ class SessionFolder:
             folder.known_hosts.touch(mode=0o600)
             folder.change()
             _sync_folder(folder.path.parent)
-        except FileExistsError:
-            raise CloudUsageError(f"{path} is there already: every session has a folder of its own") from None
         except OSError as error:
+            if isinstance(error, FileExistsError) and os.path.lexists(path):
+                raise CloudUsageError(f"{path} is there already: every session has a folder of its own") from None
             raise CloudUsageError(f"cannot write {path}: {_words(error)}") from error
         return folder
 
@@ -194,6 +196,8 @@ class SessionFolder:
             port=facts.port,
             key=facts.key,
             known_hosts=self.known_hosts,
+            trusted=facts.trusted,
+            is_trusted=facts.is_trusted,
             config=facts.config,
         )
 
@@ -267,7 +271,7 @@ def read_record(path: Path) -> SessionRecord:
         raise CloudUsageError(f"{path} is no session: cannot read {file}: {_words(error)}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise CloudUsageError(f"{file} cannot be read: {where}: {first['msg']}") from None
 
 

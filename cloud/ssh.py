@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloud.api_key import API_KEY_NAME
 from cloud.errors import CloudTrouble, CloudUsageError
 
 SSH_PORT = 22
@@ -29,7 +30,8 @@ class Login:
 
     user, port: None leaves them to the ssh configuration. key: None leaves it to the configuration and the agent.
     known_hosts: the session's own file, which learns the machine's key at first contact. trusted: files of keys that
-    are believed too, for a machine that is known already. config: for `ssh -F`; None is the user's own.
+    are believed too. is_trusted: they have a key of this machine, so no other is learnt. config: for `ssh -F`; None is
+    the user's own.
     """
 
     user: str | None
@@ -38,6 +40,7 @@ class Login:
     key: Path | None = None
     known_hosts: Path
     trusted: tuple[Path, ...] = ()
+    is_trusted: bool = False
     config: Path | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +82,7 @@ def ssh_options(login: Login, bounds: LinkBounds) -> tuple[str, ...]:
     known = " ".join(_quoted(path) for path in (login.known_hosts, *login.trusted))
     settings = {
         "BatchMode": "yes",
-        "StrictHostKeyChecking": "yes" if login.is_known else "accept-new",
+        "StrictHostKeyChecking": "yes" if login.is_trusted or login.is_known else "accept-new",
         "UserKnownHostsFile": known,
         "GlobalKnownHostsFile": "/dev/null",
         "HashKnownHosts": "no",
@@ -104,6 +107,13 @@ def ssh_options(login: Login, bounds: LinkBounds) -> tuple[str, ...]:
     if login.port is not None:
         options += ["-p", str(login.port)]
     return tuple(options)
+
+
+def configuration_command(login: Login) -> tuple[str, ...]:
+    """The argument list that prints what ssh's configuration says of the machine; nothing is connected."""
+    config = () if login.config is None else ("-F", str(login.config))
+    port = () if login.port is None else ("-p", str(login.port))
+    return ("ssh", *config, *port, "-G", "--", login.destination)
 
 
 def ssh_command(login: Login, bounds: LinkBounds, command: str) -> tuple[str, ...]:
@@ -194,8 +204,8 @@ async def _ended(
 
 
 def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    """Ours without what changes a program's words or its language."""
-    kept = {name: value for name, value in ours.items() if not name.startswith(("RSYNC_", "LC_"))}
+    """Ours without what changes a program's words or its language, and without the key, which `SendEnv` could send."""
+    kept = {name: value for name, value in ours.items() if not name.startswith(("RSYNC_", "LC_", API_KEY_NAME))}
     return {**kept, "LC_ALL": "C"}
 
 

@@ -52,7 +52,7 @@ class Work:
     def reach(self, login: Login) -> tuple[Remote, Jobs]:
         """Where the jobs are; nothing is sent."""
         remote = Remote(login, self._link)
-        self.jobs = Jobs(remote, self._folder.record.jobs_folder, self._bounds.jobs)
+        self.jobs = Jobs(remote, self._folder.record.jobs_folder, self._bounds.jobs, self._kit.secrets)
         return remote, self.jobs
 
     async def do(self, login: Login) -> None:

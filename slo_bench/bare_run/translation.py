@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from slo_bench.bare_run.local_model import config_of
 from slo_bench.bare_run.machine_file import MachineFile
 from slo_bench.bare_run.names import EXPERIMENT, KNOWN, NEEDS_VLLM, SWEEP, TUNE, Kind
+from slo_bench.bare_run.simulated_sweep import with_tuned_dir
 from slo_bench.config import LABEL, SweepOptions
 from slo_bench.experiment.command import ExperimentOptions
 from slo_bench.moe.tune_options import TuneOptions
@@ -128,6 +129,8 @@ def _sweep(given: Mapping[str, str], machine: MachineFile) -> Meant:
             raise UsageError("MODEL: name the model that vLLM serves, like MODEL=Qwen/Qwen3-30B-A3B-FP8")
     options, words = _loaded(SweepOptions, "sweep", values, SWEEP)
     options.engine_kind()
+    if machine.is_simulated and tuned_dir is not None:
+        options = with_tuned_dir(options, tuned_dir)
     return Meant(options, words, given.get("MODEL"), tuned_dir, tuple(notes))
 
 

@@ -7,17 +7,24 @@ import time
 
 from cloud.ending import EndBounds
 from cloud.reap import describe, reap, rented
-from slo_bench.renting.account import opened
+from slo_bench.renting.account import Patience, opened
 from slo_bench.renting.options import ListOptions, ReapOptions
+
+_DEFAULT_PATIENCE = Patience()
 
 
 def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-async def list_machines(options: ListOptions) -> int:
+def _warn(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+async def list_machines(options: ListOptions, patience: Patience = _DEFAULT_PATIENCE) -> int:
     """Every machine that a session of ours has rented; 0."""
-    async with opened(options) as account:
+    async with opened(options, _warn, patience=patience) as account:
         found = await rented(account.api)
     now_utc = time.time()
     for each in found:
@@ -27,9 +34,9 @@ async def list_machines(options: ListOptions) -> int:
     return 0
 
 
-async def reap_machines(options: ReapOptions) -> int:
+async def reap_machines(options: ReapOptions, patience: Patience = _DEFAULT_PATIENCE) -> int:
     """End machines whose session's time is over, or those that are named; without --yes only say which. 0."""
-    async with opened(options) as account:
+    async with opened(options, _warn, patience=patience) as account:
         done = await reap(
             account.api,
             now_utc=time.time(),

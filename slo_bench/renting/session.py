@@ -16,7 +16,7 @@ from cloud.kit import SessionBounds, SessionOutcome, SessionPlan
 from cloud.own_host import OwnHost, own_host_facts
 from cloud.preflight import Wish, check_here, preflight
 from cloud.rental import LambdaRental, RentalBounds
-from cloud.session import new_session_name, resume_session, run_session
+from cloud.session import new_session_name, over, resume_session, run_session
 from cloud.session_file import LoginFacts, RentalFacts, SessionFolder
 from slo_bench.renting.account import Account, opened
 from slo_bench.renting.kit import Wanted, kit_for, wanted
@@ -59,7 +59,7 @@ async def session(options: SessionOptions) -> int:
             kit = kit_for(what, Path(scratch), say, usd_per_hour=None)
             outcome = await run_session(plan, kit, OwnHost(own_host_facts(options.host, _login(options))), say)
         return await told(home, outcome)
-    async with opened(options) as account:
+    async with opened(options, say) as account:
         return await _rented(options, what, plan, account)
 
 
@@ -116,6 +116,8 @@ async def resume(options: ResumeOptions) -> int:
     """Go on with a session whose process died; its deadline stays. As `session`."""
     home = (options.session or Path()).expanduser()
     record = SessionFolder.open(home).record
+    if record.is_over:
+        raise CloudUsageError(over(record))
     try:
         asked = SessionOptions.model_validate(dict(record.request))
     except ValidationError as error:
@@ -131,7 +133,7 @@ async def resume(options: ResumeOptions) -> int:
         if record.rental.api is None:
             outcome = await resume_session(home, kit, OwnHost(record.rental), say, bounds)
         else:
-            async with opened(asked, known=record.rental.api) as account:
+            async with opened(asked, say, known=record.rental.api) as account:
                 kit = replace(kit, secrets=(*kit.secrets, account.key))
                 outcome = await resume_session(home, kit, _rental(account, record.rental, options.poll_s), say, bounds)
     return await told(home, outcome)

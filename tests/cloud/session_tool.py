@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import sessions
 
 from cloud.errors import CloudTrouble, NotConfirmed
+from cloud.session_file import WatchdogFacts
 from slo_bench.cli import run_with_signals
 
 
@@ -18,7 +19,8 @@ def main(told: dict[str, object]) -> int:
     machine = SimpleNamespace(**kept.machine)
     machine.key = Path(machine.key)
     fake = SimpleNamespace(base_url=kept.base_url, account=SimpleNamespace(api_key=kept.key))
-    place = sessions.Place(Path(kept.folder), fake, machine, max_minutes=kept.max_minutes)
+    place = sessions.Place(Path(kept.folder), fake, machine, max_minutes=kept.max_minutes, request=kept.request)
+    place.watchdog = WatchdogFacts(**kept.watchdog)
     place.said = SimpleNamespace(append=lambda text: print(text, flush=True))
     kit = getattr(sessions, kept.kit)()
 

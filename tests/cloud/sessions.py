@@ -98,6 +98,7 @@ class Place:
     max_minutes: float = 5.0
     reserve_s: float = 10.0
     fail_fast: bool = False
+    request: dict[str, Any] = field(default_factory=dict)
     key: str = ""
     regions: tuple[str, ...] = ("us-east-1", "us-west-1")
 
@@ -166,6 +167,7 @@ class Place:
             reserve_s=self.reserve_s,
             fail_fast=self.fail_fast,
             bounds=self.session,
+            request=self.request,
         )
 
     async def run(self, kit: Kit) -> SessionOutcome:
@@ -197,6 +199,8 @@ class Place:
             "base_url": self.fake.base_url,
             "key": self.key or self.fake.account.api_key,
             "machine": {"user": machine.user, "port": machine.port, "key": str(machine.key)},
+            "watchdog": self.watchdog.model_dump(),
+            "request": self.request,
         }
 
     def wait_for(self, condition: Callable[[], bool], limit_s: float = 15.0) -> None:
@@ -207,18 +211,27 @@ class Place:
 
     def watchdogs(self) -> list[int]:
         """The processes that watch this session."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-                if b"cloud.watchdog" in words and str(self.home).encode() in words:
-                    found.append(int(entry.name))
-        return found
+        return watchdogs(self.home)
 
     def stop_watchdogs(self) -> None:
-        for pid in self.watchdogs():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        stop_watchdogs(self.home)
+
+
+def watchdogs(under: Path) -> list[int]:
+    """The processes that watch a session in this folder, or below it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"cloud.watchdog" in words and any(Path(os.fsdecode(word)).is_relative_to(under) for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+def stop_watchdogs(under: Path) -> None:
+    for pid in watchdogs(under):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float, told: Callable[[], str]) -> None:

@@ -446,7 +446,7 @@ def test_a_failed_set_up_skips_all_runs(place: Place) -> None:
 
 
 def test_the_deadline_ends_the_work_and_brings_home_what_there_is(place: Place) -> None:
-    place.max_minutes, place.reserve_s = 15.0 / 60, 11.0
+    place.max_minutes, place.reserve_s = 26.0 / 60, 11.0
     outcome = assert_gone(place, outcome_of(place, held_up()))
     assert "time for work is over" in str(outcome.trouble)
     assert (place.result("first"), place.result("second")) == ("first", "second")

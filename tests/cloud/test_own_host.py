@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from real_sshd import LOOPBACK, MISSING, RealSshd
+from real_sshd import LOOPBACK, MISSING, QUICK, RealSshd
 
-from cloud.session_file import State, read_record
+from cloud.errors import CloudTrouble, HostKeyChanged
+from cloud.own_host import with_known_hosts
+from cloud.remote import Login, Remote
+from cloud.session_file import SessionFolder, State, read_record
 from reports.run_directory import RunDocument, read_document
 
 pytestmark = [pytest.mark.cloud, pytest.mark.skipif(bool(MISSING), reason=f"not installed here: {', '.join(MISSING)}")]
@@ -52,9 +56,26 @@ class Desk:
     machine: RealSshd
     untouched: Path
 
-    def session(self, *words: str) -> Session:
+    @property
+    def known_hosts(self) -> Path:
+        """The user's own, as `config` names it: ssh looks for its default in the real home, whatever HOME is."""
+        return self.home / "known hosts"
+
+    @property
+    def config(self) -> Path:
+        path = self.home / "ssh_config"
+        path.write_text(f'Host box\n  HostName {LOOPBACK}\nHost *\n  UserKnownHostsFile "{self.known_hosts}"\n')
+        return path
+
+    def knows(self, public_key: Path, name: str | None = None) -> None:
+        """The user has met the machine, and its key was this one."""
+        kind, key = public_key.read_text().split()[:2]
+        with self.known_hosts.open("a") as file:
+            file.write(f"{name or f'[{LOOPBACK}]:{self.machine.port}'} {kind} {key}\n")
+
+    def session(self, *words: str, config: Path | str = "none") -> Session:
         host = ["--host", f"{self.machine.user}@{LOOPBACK}", "--ssh-port", str(self.machine.port)]
-        link = ["--ssh-config", "none", "--ssh-key", str(self.machine.key), "--poll-s", "0.2"]
+        link = ["--ssh-config", str(config), "--ssh-key", str(self.machine.key), "--poll-s", "0.2"]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SLO_BENCH_")}
         done = subprocess.run(
             [str(PROGRAM), "cloud", "session", *host, *link, *words],
@@ -140,3 +161,92 @@ def test_fail_fast_stops_after_the_first_run_that_fails(desk: Desk) -> None:
     assert "stopped there, as --fail-fast says" in session.said
     assert not (session.folder / "after").exists()
     assert "0 of 2 runs done" in session.said
+
+
+HOST_KEY = "host_key.pub"
+
+
+def answers(desk: Desk, **more: object) -> Login:
+    """One command on the machine with what the user's known hosts say; how it was reached."""
+    own = replace(desk.machine.login(desk.home / "of-the-session"), config=desk.config, **more)  # type: ignore[arg-type]
+
+    async def ask() -> Login:
+        login = await with_known_hosts(own, QUICK)
+        assert await Remote(login, QUICK).probe()
+        return login
+
+    return asyncio.run(ask())
+
+
+def test_a_machine_that_the_user_knows_is_held_against_that_key_and_no_other_is_learnt(desk: Desk) -> None:
+    with desk.machine:
+        desk.knows(desk.machine.folder / HOST_KEY)
+        session = desk.session("--run", f"{MODEL} LABEL=a MODE=smoke", config=desk.config)
+    assert session.rc == 0, session.said
+    assert "not known here before" not in session.said
+    folder = SessionFolder.open(session.folder)
+    assert folder.known_hosts.read_text() == ""
+    assert folder.login is not None
+    assert folder.login.is_trusted
+    assert desk.known_hosts in folder.login.trusted
+
+
+def test_a_machine_whose_key_is_another_than_the_user_knows_is_refused_in_one_line_and_gets_nothing(desk: Desk) -> None:
+    with desk.machine:
+        desk.knows(desk.machine.folder / HOST_KEY)
+        known = desk.known_hosts.read_text()
+        desk.machine.stop_listening()
+        desk.machine.listen(with_new_host_key=True)
+        session = desk.session("--run", f"{MODEL} LABEL=a MODE=smoke", config=desk.config)
+        assert not (desk.machine.home / "slo-bench").exists()
+    assert session.rc == 4, session.said
+    (line,) = (line for line in session.said.splitlines() if line.startswith("trouble: "))
+    assert "shows another host key than your known_hosts has" in line
+    assert str(desk.known_hosts) in line
+    assert SessionFolder.open(session.folder).known_hosts.read_text() == ""
+    assert desk.known_hosts.read_text() == known
+
+
+@pytest.mark.parametrize("mark", ["", "@cert-authority "], ids=["another kind", "an authority"])
+def test_where_the_user_knows_another_kind_of_key_or_an_authority_a_plain_key_is_no_new_one(
+    desk: Desk, mark: str
+) -> None:
+    with desk.machine:
+        other = desk.home / "other"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other)], check=True)  # noqa: S607
+        desk.knows(other.with_suffix(".pub"), f"{mark}[{LOOPBACK}]:{desk.machine.port}")
+        with pytest.raises(HostKeyChanged):
+            answers(desk)
+
+
+def test_a_machine_that_the_user_never_met_is_learnt_at_first_contact_and_not_written_among_the_users(
+    desk: Desk,
+) -> None:
+    with desk.machine:
+        desk.knows(desk.machine.folder / HOST_KEY, "another.example")
+        known = desk.known_hosts.read_text()
+        login = answers(desk)
+    assert not login.is_trusted
+    assert login.is_known
+    assert desk.known_hosts.read_text() == known
+
+
+def test_names_are_looked_up_as_ssh_does_hashed_and_behind_a_short_name(desk: Desk) -> None:
+    with desk.machine:
+        desk.knows(desk.machine.folder / HOST_KEY)
+        subprocess.run(["ssh-keygen", "-H", "-f", str(desk.known_hosts)], check=True, capture_output=True)  # noqa: S607
+        assert LOOPBACK not in desk.known_hosts.read_text()
+        assert answers(desk, host="box").is_trusted
+        desk.machine.stop_listening()
+        desk.machine.listen(with_new_host_key=True)
+        with pytest.raises(HostKeyChanged):
+            answers(desk, host="box")
+
+
+def test_a_configuration_that_ssh_cannot_read_is_told_in_one_line(desk: Desk) -> None:
+    with desk.machine:
+        (desk.home / "broken").write_text("NoSuchWord yes\n")
+        own = replace(desk.machine.login(desk.home / "of-the-session"), config=desk.home / "broken")
+        with pytest.raises(CloudTrouble, match="ssh cannot read its configuration for") as told:
+            asyncio.run(with_known_hosts(own, QUICK))
+    assert "\n" not in str(told.value)

@@ -9,7 +9,7 @@ import pytest
 
 from reports.arms import Experiment
 from reports.kernels import KERNELS_NAME, KernelsDocument
-from reports.run_directory import read_document
+from reports.run_directory import RunDocument, read_document
 from reports.tuning_document import read_tuning
 from slo_bench.bare_run.names import KNOWN
 from slo_bench.cli import main
@@ -66,6 +66,29 @@ def test_the_search_is_no_arm_and_the_last_sweep_is_the_drift_arm(runs: dict[str
     assert (found.document.baseline, found.document.drift_arm) == ("moe-default", "moe-default-2")
     (tuning,) = found.tunings
     assert tuning.label == "moe-tuning"
+
+
+def test_a_tuned_sweep_that_is_the_last_is_an_arm_of_its_own_and_no_repeat_of_the_default(
+    runs: dict[str, Path],
+) -> None:
+    found = read_runs([runs[label] for label in ("moe-default", "moe-tuning", "moe-tuned")])
+    assert isinstance(found, Experiment)
+    assert found.document.drift_arm is None
+    assert [arm.label for arm in found.compared] == ["moe-tuned"]
+    swapped = read_runs([runs[label] for label in ("moe-tuned", "moe-default")])
+    assert isinstance(swapped, Experiment)
+    assert swapped.document.drift_arm is None
+
+
+def test_the_tuned_folder_stands_in_the_configuration_with_the_mark_and_nowhere_else(runs: dict[str, Path]) -> None:
+    configs = {
+        label: read_document(runs[label] / "run.json", RunDocument).config
+        for label in ("moe-default", "moe-tuned", "moe-default-2")
+    }
+    home = runs["moe-tuned"].parents[1]
+    assert configs["moe-tuned"]["simulated_tuned_moe_dir"] == f"SIMULATED {home / 'moe-tuned'}"
+    assert configs["moe-tuned"]["tuned_moe_dir"] is None
+    assert not any("simulated_tuned_moe_dir" in configs[label] for label in ("moe-default", "moe-default-2"))
 
 
 def test_where_the_search_stands_among_the_directories_changes_nothing(runs: dict[str, Path]) -> None:
