@@ -21,6 +21,7 @@ class Bounds:
     cpu_share: float = 0.85
     stall_max_s: float = 0.5
     clock_step_s: float = 1.0
+    worker_clock_s: float = 0.001
     short_answer_share: float = 0.01
     unstreamed_share: float = 0.01
     cached_share: float = 0.01
@@ -31,7 +32,9 @@ MIN_STREAM_TOKENS = 8
 """Shorter answers may come in one piece from a busy server that merges chunks."""
 
 MEASURED = Bounds()
-SMOKE = Bounds(send_lag_p99_s=0.100, send_lag_max_s=2.0, cpu_share=math.inf, stall_max_s=2.0, min_n=20)
+SMOKE = Bounds(
+    send_lag_p99_s=0.100, send_lag_max_s=2.0, cpu_share=math.inf, stall_max_s=2.0, worker_clock_s=0.010, min_n=20
+)
 """The smoke mode runs beside its server on small machines and calls itself no measurement."""
 
 
@@ -54,7 +57,8 @@ def _client(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
     relief = _relief(facts)
     reasons = []
     if facts.client_fault is not None:
-        reasons.append(f"{facts.client_fault}: free memory and cores of this machine, then measure again")
+        where = "its node" if facts.worker_clocks else "this machine"
+        reasons.append(f"{facts.client_fault}: free memory and cores of {where}, then measure again")
     for name, lag_s, bound_s in (
         ("send lag p99", summary.send_lag_p99_s, bounds.send_lag_p99_s),
         ("the largest send lag", summary.send_lag_max_s, bounds.send_lag_max_s),
@@ -75,7 +79,21 @@ def _client(facts: ProbeFacts, summary: Summary, bounds: Bounds) -> list[str]:
         reasons.append(f"the client's event loop stood still for {facts.stall_max_s:.2f} s: free the machine")
     if abs(facts.clock_step_s) > bounds.clock_step_s:
         reasons.append(f"UTC and the monotonic clock moved apart by {facts.clock_step_s:+.1f} s: check time keeping")
-    return reasons
+    return [*reasons, *_worker_clocks(facts, bounds)]
+
+
+def _worker_clocks(facts: ProbeFacts, bounds: Bounds) -> list[str]:
+    """Workers on other machines whose schedule may have been off by more than it may be; the worst one is named."""
+    off = [(error_s, each) for each in facts.worker_clocks if (error_s := each.error_s) is not None]
+    error_s, worst = max(off, key=lambda pair: pair[0], default=(0.0, None))
+    if worst is None or error_s <= bounds.worker_clock_s:
+        return []
+    drift_s = worst.drift_s or 0.0
+    remedy = "keep the nodes' clocks by one time server"
+    if worst.before.bound_s > abs(drift_s):
+        remedy = "take nodes nearer to this machine, or less busy ones"
+    known = f"the clock of worker {worst.worker} is known to {error_s * 1000:.2f} ms"
+    return [f"{known}, above {bounds.worker_clock_s * 1000:g} ms (drift {drift_s * 1000:+.2f} ms): {remedy}"]
 
 
 def _relief(facts: ProbeFacts) -> str:

@@ -15,7 +15,8 @@ from gates.prompt_lengths import prompt_lengths
 from gates.slo import Metric, Objective, ObjectiveResult
 from gates.verdict import LimitedBy, ProbeVerdict
 from reports.power import SpanPower
-from reports.run_directory import CauseRow, EngineKind, ObjectiveRow, ProbeRow, SweepDocument, WarmUp
+from reports.run_directory import CauseRow, EngineKind, ObjectiveRow, ProbeRow, SweepDocument, WarmUp, WorkerClockRow
+from traffic.clock_offset import WorkerClock
 from traffic.schedule import Window
 from traffic.summary import cohort, nearest_rank, sample
 
@@ -81,6 +82,7 @@ def probe_row(
         client_cpu_share=facts.cpu_share,
         stall_max_s=facts.stall_max_s,
         clock_step_s=facts.clock_step_s,
+        worker_clocks=[_clock_row(each) for each in facts.worker_clocks] or None,
         abandoned_turns=facts.abandoned_turns,
         output_tokens_per_s=summary.output_tokens_per_s,
         output_tokens_mean=summary.mean_output_tokens,
@@ -111,6 +113,16 @@ def power_fields(power: SpanPower | None, tokens_per_s: float | None) -> dict[st
         "joules_per_output_token": power.joules_per_token(tokens_per_s),
         "throttle_reasons": None if power.held_down is None else sorted(power.held_down),
     }
+
+
+def _clock_row(clock: WorkerClock) -> WorkerClockRow:
+    return WorkerClockRow(
+        worker=clock.worker,
+        offset_s=clock.before.offset_s,
+        bound_s=clock.before.bound_s,
+        drift_s=clock.drift_s,
+        error_s=clock.error_s,
+    )
 
 
 def _over(result: ObjectiveResult | None) -> int | None:

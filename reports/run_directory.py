@@ -55,6 +55,20 @@ class ObjectiveRow(Document):
     value_s: float | None
 
 
+class WorkerClockRow(Document):
+    """The clock of a load worker on another machine; see `traffic.clock_offset`. drift_s ... null where it was lost.
+
+    offset_s: its clock minus ours before the load, wrong by bound_s at most. drift_s: what it changed by until after
+    the load. error_s: the most that its times may be off the schedule's.
+    """
+
+    worker: str
+    offset_s: float
+    bound_s: float
+    drift_s: float | None
+    error_s: float | None
+
+
 class ProbeRow(Document):
     """One window. Units as in the names; definitions in docs/method.md.
 
@@ -63,6 +77,7 @@ class ProbeRow(Document):
     concurrency is set, and rate_rps null, for a closed loop. requests_file is relative to the run directory.
     energy_j ... throttle_reasons: of the GPUs together, null where power was not measured; see power.json.
     server_start: servers that this run used before the one that was measured; above 0 where the run was resumed.
+    worker_clocks: of load workers on other machines; null where all processes were of this one.
     """
 
     rate_rps: float | None
@@ -100,6 +115,7 @@ class ProbeRow(Document):
     client_cpu_share: float | None = None
     stall_max_s: float | None = None
     clock_step_s: float | None = None
+    worker_clocks: list[WorkerClockRow] | None = None
     abandoned_turns: int | None = None
     output_tokens_per_s: float | None
     output_tokens_mean: float | None

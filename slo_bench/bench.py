@@ -50,8 +50,8 @@ WARM_AGREEMENT = 0.03
 class Load:
     """What is sent and how it is judged.
 
-    ramp_s: seconds of the same load before each window. workers: processes that send open loops. tokenizer: a local
-    copy of the server's, where there is one.
+    ramp_s: seconds of the same load before each window. workers: processes that send open loops. ray_address: of the
+    cluster on whose nodes they run, None for this machine. tokenizer: a local copy of the server's, where there is one.
     """
 
     workload: Workload
@@ -62,6 +62,7 @@ class Load:
     bounds: Bounds
     arrivals: Arrivals = POISSON
     workers: int = 1
+    ray_address: str | None = None
     tokenizer: CountTokens | None = None
 
     def measured(self, text: TokenRatio | None) -> Load:

@@ -66,6 +66,7 @@ def sweep_plan(options: SweepOptions) -> SweepPlan:
         arrivals=options.the_arrivals(),
         tokenizer=options.the_tokenizer(),
         workers=options.load_workers,
+        ray_address=options.ray_address,
     )
     check_lengths(load, options.model or "", options.max_model_len)
     minutes = options.max_minutes if options.max_minutes is not None else mode.max_minutes
@@ -98,8 +99,11 @@ def forecast(plan: SweepPlan, usd_per_hour: float | None = None) -> str:
 
 
 def warn_of_files(options: EngineOptions, load: Load, rate_rps: float | None, say: Callable[[str], None]) -> None:
-    """Say so where the limit on open files, raised as far as it goes, may not carry an open loop over HTTP."""
-    if options.engine_kind() == "simulated" or rate_rps is None:
+    """Say so where the limit on open files, raised as far as it goes, may not carry an open loop over HTTP.
+
+    The nodes of a cluster have limits of their own, which nobody here knows.
+    """
+    if options.engine_kind() == "simulated" or rate_rps is None or load.ray_address is not None:
         return
     warning = file_warning(load, rate_rps, raise_file_limit())
     if warning is not None:
@@ -267,7 +271,7 @@ async def _one_window(options: ProbeOptions, load: Load, view: SweepView) -> tup
             measuring(power_source(options)) as power,
             host as running,
             watching(running.look()) as scraper,
-            load_workers(running, load.workers) as workers,
+            load_workers(running, load.workers, load.ray_address) as workers,
         ):
             power.server_is_up()
             bench = await Bench.prepare(running, load, scraper, workers, power=power)
@@ -298,6 +302,7 @@ async def probe(options: ProbeOptions) -> int:
         arrivals=options.the_arrivals(),
         tokenizer=options.the_tokenizer(),
         workers=options.load_workers,
+        ray_address=options.ray_address,
     )
     check_lengths(load, options.model or "", options.max_model_len)
     if options.output is not None and options.output.is_dir():

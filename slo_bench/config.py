@@ -13,12 +13,14 @@ from slo_bench.accuracy.options import SweepGateOptions
 from slo_bench.engine_options import ENGINE, LOAD, POWER, option
 from slo_bench.modes import Mode, mode_named
 from slo_bench.options import Options, StringList
+from slo_bench.ray_workers import NO_RAY, has_ray
 from slo_bench.search import SearchSettings
 from slo_bench.traffic_options import TrafficOptions
 from traffic.errors import UsageError
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 _SLO, _SEARCH, _RUN = "objectives", "search", "run"
 
@@ -40,6 +42,12 @@ class LoadOptions(TrafficOptions):
     load_workers: int = option(
         1, "processes of this machine that send one load; more where one of them is late", group=LOAD, metavar="N", ge=1
     )
+    ray_address: str | None = option(
+        None,
+        "send from the nodes of this Ray cluster instead, one core for each of --load-workers; needs slo-bench[ray]",
+        group=LOAD,
+        metavar="auto|HOST:PORT",
+    )
     usd_per_hour: float | None = option(
         None, "price of the whole machine: dollars per run, per million output tokens", group=POWER, metavar="USD", gt=0
     )
@@ -48,7 +56,18 @@ class LoadOptions(TrafficOptions):
     def _can_be_shared(self) -> LoadOptions:
         if self.load_workers > 1 and self.engine == "simulated":
             raise ValueError("--load-workers goes with a server: the simulated engine lives in one process")
+        if self.ray_address is not None and self.engine == "simulated":
+            raise ValueError("--ray-address goes with a server: the simulated engine lives in this process")
+        if self.ray_address is not None and not has_ray():
+            raise ValueError(NO_RAY)
         return self
+
+    @field_validator("ray_address")
+    @classmethod
+    def _cluster(cls, address: str | None) -> str | None:
+        if address is not None and address != "auto" and not _HOST_PORT.fullmatch(address):
+            raise ValueError("give auto, or the cluster's HOST:PORT, like 10.0.0.1:6379")
+        return address
 
     def objectives(self) -> tuple[Objective, ...]:
         """The SLO: given objectives stand alone; a short form replaces the default of its metric.
@@ -166,7 +185,7 @@ class ProbeOptions(LoadOptions):
     def _one_loop(self) -> ProbeOptions:
         if [self.request_rate, self.rate_scale, self.concurrency].count(None) != 2:  # noqa: PLR2004 - one of three
             raise ValueError("give either --request-rate or --rate-scale (open loop) or --concurrency (closed loop)")
-        if self.concurrency is not None and self.load_workers > 1:
+        if self.concurrency is not None and (self.load_workers > 1 or self.ray_address is not None):
             raise ValueError("--load-workers goes with an open loop, --concurrency keeps its requests in one process")
         if self.rate_scale is not None and self.arrivals != "trace":
             raise ValueError("--rate-scale goes with --arrivals trace")

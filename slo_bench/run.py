@@ -69,7 +69,7 @@ async def run_sweep(
             measuring(record.around.power) as power,
             host as running,
             watching(running.look()) as scraper,
-            load_workers(running, plan.load.workers) as workers,
+            load_workers(running, plan.load.workers, plan.load.ray_address) as workers,
         ):
             power.server_is_up()
             if check is not None:

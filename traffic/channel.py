@@ -27,7 +27,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """To a worker: the load starts at this moment of CLOCK_MONOTONIC, which all processes of a machine share."""
+    """To a worker: the load starts at this moment of its machine's CLOCK_MONOTONIC."""
 
     origin_s: float
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from traffic.clock import next_tick, running_clock
+from traffic.clock_offset import WorkerClock
 from traffic.engine import Engine
 from traffic.records import End, RequestRecord
 from traffic.schedule import Schedule, Window
@@ -72,6 +73,7 @@ class ProbeFacts:
     Of the client itself: stall_max_s: the longest that the event loop was late for its own tick. clock_step_s: the
     largest change of UTC minus monotonic time. cpu_share: CPU time / time, None under virtual time. workers: processes
     that sent; of several the worst numbers stand. client_fault: why it could not go on, None where it did.
+    worker_clocks: of the processes on other machines, whose times count from the start by their own clocks.
     """
 
     window: Window
@@ -86,6 +88,7 @@ class ProbeFacts:
     workers: int = 1
     client_fault: str | None = None
     abandoned_turns: int = 0
+    worker_clocks: tuple[WorkerClock, ...] = ()
 
 
 async def run_probe(
@@ -182,4 +185,5 @@ class _Running:
             workers=self.sender.workers,
             client_fault=self.sender.fault,
             abandoned_turns=sent.abandoned_turns,
+            worker_clocks=sent.clocks,
         )

@@ -13,7 +13,8 @@ from traffic.http_client import Bounds, BuildClient
 class EndpointRecipe:
     """The arguments of an `Endpoint`. It can be pickled where `client` can.
 
-    It holds the secrets themselves, so it travels through pipes alone: never in arguments, environments or texts.
+    It holds the secrets themselves, so it travels as a message between processes alone: never in arguments,
+    environments or texts.
     """
 
     url: str

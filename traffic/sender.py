@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from traffic.clock import running_clock, sleep_until
+from traffic.clock_offset import WorkerClock
 from traffic.engine import Engine
 from traffic.in_flight import InFlight
 from traffic.later_turns import LaterTurns
@@ -30,7 +31,7 @@ class Sent:
 
     records: one of every request that was due before the load's end, in order. abandoned_turns: later turns never sent,
     because the turn before failed or the load ended. stall_max_s, clock_step_s, cpu_share: see `traffic.vitals`; of
-    several processes the worst.
+    several processes the worst. clocks: of the workers on other machines.
     """
 
     records: tuple[RequestRecord, ...]
@@ -38,6 +39,7 @@ class Sent:
     stall_max_s: float
     clock_step_s: float
     cpu_share: float | None
+    clocks: tuple[WorkerClock, ...] = ()
 
 
 class Sender(Protocol):

@@ -11,8 +11,9 @@ import tempfile
 from contextlib import suppress
 from typing import IO, Self
 
-from traffic.channel import Channel, Failed, Ready
+from traffic.channel import Channel, Failed
 from traffic.clock import running_clock
+from traffic.clock_offset import ClockOffset
 from traffic.errors import InvalidMeasurement
 
 READY_LIMIT_S = 60.0
@@ -68,6 +69,11 @@ class WorkerProcess:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def place(self) -> str:
+        """Where it runs."""
+        return "this machine"
+
     async def send(self, message: object) -> None:
         """Send it a message, which nobody hears when it is dead."""
         with suppress(ConnectionError):
@@ -81,16 +87,9 @@ class WorkerProcess:
             raise message.error
         return message
 
-    async def obey(self, order: object) -> None:
-        """Give it an order and wait until it is ready. Raises InvalidMeasurement when it does not get so."""
-        try:
-            async with asyncio.timeout(READY_LIMIT_S):
-                await self.send(order)
-                message = await self.receive()
-        except TimeoutError:
-            raise InvalidMeasurement(f"a load worker was not ready within {READY_LIMIT_S:g} s") from None
-        if not isinstance(message, Ready):
-            raise InvalidMeasurement(await self.death())
+    async def clock_offset(self) -> ClockOffset | None:
+        """None: all processes of a machine share one clock."""
+        return None
 
     async def death(self) -> str:
         """How it died, in one line; for one that has hung up."""

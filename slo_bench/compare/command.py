@@ -73,6 +73,7 @@ def compare_load(options: LoadOptions) -> Load:
         arrivals=options.the_arrivals(),
         tokenizer=options.the_tokenizer(),
         workers=options.load_workers,
+        ray_address=options.ray_address,
     )
     check_lengths(load, options.model or "", options.max_model_len)
     return load

@@ -136,7 +136,7 @@ def loop_fault(design: DesignOptions, load: LoadOptions) -> str | None:
         return None
     if design.request_rate is not None:
         return _ONE_LOOP
-    if load.load_workers > 1:
+    if load.load_workers > 1 or load.ray_address is not None:
         return "--load-workers goes with an open loop, --concurrency keeps its requests in one process"
     if load.arrivals != "poisson" or load.workload == "multi-turn":
         return "--concurrency keeps requests in flight: give --request-rate for arrivals or conversations"

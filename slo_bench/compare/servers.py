@@ -163,7 +163,7 @@ async def started(
         measuring(arm.around.power) as power,
         host as running,
         watching(running.look()) as scraper,
-        load_workers(running, plan.load.workers) as workers,
+        load_workers(running, plan.load.workers, plan.load.ray_address) as workers,
     ):
         power.server_is_up()
         bench = await Bench.prepare(running, plan.load, scraper, workers, power=power)

@@ -16,8 +16,11 @@ NOT_MEASURED = "client ceiling not measured: slo-bench doctor"
 
 
 def client_limit(options: EngineOptions, load: Load, say: Callable[[str], None]) -> ClientLimit | None:
-    """None for the simulated engine, which no client stands before, and, with a notice, where no doctor ever ran."""
-    if options.engine_kind() == "simulated":
+    """None for the simulated engine, which no client stands before, and, with a notice, where no doctor ever ran.
+
+    None for workers on other machines too: their ceiling is not this one's.
+    """
+    if options.engine_kind() == "simulated" or load.ray_address is not None:
         return None
     found = find_doctor(doctor_path(os.environ, Path.home()), this_client())
     ceiling = None if found is None else found.ceiling

@@ -97,7 +97,7 @@ def rehearsed(options: SweepOptions) -> SweepOptions:
     levers = [f"{name}={getattr(options, name)}" for name in known]
     names = [name for name in SweepOptions.model_fields if name not in EngineOptions.model_fields]
     load = {name: getattr(options, name) for name in names}
-    load |= {"load_workers": 1, "gate": None}
+    load |= {"load_workers": 1, "ray_address": None, "gate": None}
     return SweepOptions(**load, engine="simulated", simulated=[*levers, *options.simulated])
 
 
