@@ -91,7 +91,7 @@ def _simulate() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]
 
 
 def _kernels() -> tuple[type[Options], Callable[[Any], Coroutine[Any, Any, int]]]:
-    from slo_bench.moe.kernels import kernels
+    from slo_bench.moe.kernels_command import kernels
     from slo_bench.moe.kernels_options import KernelsOptions
 
     return KernelsOptions, kernels

@@ -258,7 +258,9 @@ class Worker:
             raise EngineError(
                 f"the kernel process has said nothing for {silence_s:g} s at {command}; its log is {self._log_path}"
             ) from None
-        except (ConnectionError, ValueError) as error:
+        except ConnectionError:  # it died with words of ours unread
+            data = b""
+        except ValueError as error:
             raise EngineError(f"the kernel process cannot be understood ({one_line(str(error))})") from None
         if not data.endswith(b"\n"):
             await self._gone()

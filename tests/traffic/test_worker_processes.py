@@ -189,8 +189,11 @@ def test_a_killed_worker_makes_the_load_invalid_and_is_replaced() -> None:
     assert spoiled.stop is Stop.CLIENT
     assert spoiled.client_fault == "a load worker died (exit -9)"
     assert spoiled.load_s < 2.5
-    due = [each.index for each in plan().requests if each.due_s < spoiled.load_s]
-    assert [each.index for each in spoiled.records] == due
+    seen = [each.index for each in spoiled.records]
+    # A worker may send what falls due between the end of the load and the word of it.
+    assert seen == list(range(len(seen)))
+    assert len(seen) >= sum(each.due_s < spoiled.load_s for each in plan().requests)
+    assert all(each.due_s < spoiled.load_s + 0.5 for each in plan().requests[: len(seen)])
     assert {each.end for each in spoiled.records} == {End.FINISHED, End.UNRESOLVED}
     assert (after.stop, after.client_fault) == (Stop.COMPLETE, None)
 

@@ -13,14 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 Tell = Callable[[int], None]
+Commands = Callable[[str, dict[str, Any], Tell], dict[str, Any]]
 
 
 class RefusedError(Exception):
     """A request that cannot be met, and why, in one line; the process goes on."""
 
 
-def serve(address: str) -> int:
-    """Answer until the other side hangs up or says that it is the end. Returns the exit code."""
+def serve(address: str, made: Callable[[], Commands] | None = None) -> int:
+    """Answer until the other side hangs up or says that it is the end. Returns the exit code.
+
+    made: what a name does, asked for once the conversation has begun; None: the fused MoE of vLLM.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(address)
         with connection.makefile("rw", encoding="utf-8", newline="\n") as lines:
@@ -29,7 +33,7 @@ def serve(address: str) -> int:
                 lines.write(json.dumps(line, allow_nan=False) + "\n")
                 lines.flush()
 
-            commands = _commands()
+            commands = (made or _commands)()
             for line in lines:
                 request = json.loads(line)
                 name = request.pop("do")
@@ -42,7 +46,7 @@ def serve(address: str) -> int:
     return 0
 
 
-def _commands() -> Callable[[str, dict[str, Any], Tell], dict[str, Any]]:
+def _commands() -> Commands:
     """What a name does. torch and vLLM are imported by the first request, so that a refusal to start is told apart."""
     state: dict[str, Any] = {}
 
