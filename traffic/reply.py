@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import httpx2 as httpx
 
+from traffic.answer import AnswerReader
 from traffic.http_client import Bounds, describe, refusal
 from traffic.records import End, Flight, Request
-from traffic.sse import AnswerReader
 from traffic.wire import Feed
 
 _REFUSAL_BYTES = 65_536

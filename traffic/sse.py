@@ -1,7 +1,6 @@
 """Server-Sent Events read from bytes, and what one answer's events mean. Pure: no clock, no socket.
 
-`SseParser` turns bytes, however they were cut, into payloads; `interpret` turns one payload into a `Chunk`;
-`AnswerReader` turns the chunks of one answer into the facts of its `Flight`.
+`SseParser` turns bytes, however they were cut, into payloads; `interpret` turns one payload into a `Chunk`.
 """
 
 from __future__ import annotations
@@ -9,17 +8,10 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from traffic.records import End, Flight, Request
-
-NOT_STREAMED = "the server does not stream"
-"""How the error of an answer begins that came as one body instead of events."""
-
 _DECODER = json.JSONDecoder()
-_BOM = b"\xef\xbb\xbf"
-_HEAD_BYTES = 65_536
+BOM = b"\xef\xbb\xbf"
 _ERROR_CHARS = 300
 _CALLS = ("tool_calls", "function_call", "refusal")
-_FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
 
 
 class SseParser:
@@ -38,9 +30,14 @@ class SseParser:
         self._skip_lf = False
         self._is_first_line = True
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether nothing of an event is kept."""
+        return not (self._parts or self._data or self._skip_lf)
+
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads that these bytes completed."""
-        if data.startswith(b"data: ") and not (self._parts or self._data or self._skip_lf):
+        if data.startswith(b"data: ") and self.is_between_events:
             # What servers send almost always: whole events of one line each, read without a look at every line.
             payloads = data[6:-2].split(b"\n\ndata: ")
             is_plain = data.endswith(b"\n\n") and data.count(b"\n") == 2 * len(payloads) and b"\r" not in data
@@ -81,7 +78,7 @@ class SseParser:
     def _take_line(self, line: bytes, payloads: list[bytes]) -> None:
         if self._is_first_line:
             self._is_first_line = False
-            line = line.removeprefix(_BOM)
+            line = line.removeprefix(BOM)
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
         elif not line and self._data:
@@ -200,146 +197,3 @@ def _usage(usage: object) -> tuple[int | None, int | None, int | None]:
 def _count(value: object) -> int | None:
     """A count of tokens, or None for anything else; JSON's true is no count."""
     return value if type(value) is int and value >= 0 else None
-
-
-class AnswerReader:
-    """Reads one answer's body into its flight; every moment is an argument, in the event loop's seconds.
-
-    Tokens: the server's final count, else its cumulative one, else the number of token-bearing chunks, marked as an
-    estimate. A chunk without text whose cumulative count rose bears a token (half of a UTF-8 character, an end-of-text
-    token). Where the only sign of tokens is the final count, the finishing chunk is taken as their moment: late, so
-    the server is never flattered. The answer ends at its last event, not when the connection does.
-    """
-
-    __slots__ = (
-        "_body_head",
-        "_finish_s",
-        "_flight",
-        "_has_payload",
-        "_last_event_s",
-        "_parser",
-        "_request",
-        "_token_chunks",
-        "_usage_tokens",
-    )
-
-    def __init__(self, request: Request, flight: Flight) -> None:
-        self._request = request
-        self._flight = flight
-        self._parser = SseParser()
-        self._body_head = b""
-        self._has_payload = False
-        self._token_chunks = 0
-        self._usage_tokens = 0
-        self._finish_s: float | None = None
-        self._last_event_s = 0.0
-
-    def feed(self, data: bytes, now_s: float) -> bool:
-        """Bytes of the body arrived; whether the answer goes on."""
-        payloads = self._parser.feed(data)
-        if not self._has_payload and len(self._body_head) < _HEAD_BYTES:
-            self._body_head += data
-        for payload in payloads:
-            self._take(payload, now_s)
-        return self._flight.end is None
-
-    def close(self, now_s: float) -> None:
-        """The body ended as HTTP wants it."""
-        for payload in self._parser.close():
-            self._take(payload, now_s)
-        if not self._has_payload:
-            self._flight.finish(now_s, *self._eventless())
-        self._end(now_s)
-
-    def break_off(self, now_s: float, end: End, error: str) -> None:
-        """The body will not come to its end: `end` and `error` stand, unless the answer itself was complete."""
-        if self._flight.finish_reason is None:
-            self._settle()
-            self._flight.finish(now_s, end, error)
-        else:
-            self._end(now_s)
-
-    def _take(self, payload: bytes, now_s: float) -> None:
-        flight = self._flight
-        if flight.end is not None:
-            return
-        self._has_payload = True
-        chunk = interpret(payload)
-        if chunk.is_malformed:
-            flight.malformed_frames += 1
-            return
-        self._last_event_s = now_s
-        if chunk.is_done:
-            self._end(now_s)
-            return
-        if chunk.error is not None:
-            self._settle()
-            flight.finish(now_s, End.FAILED, f"server error in the stream: {chunk.error}")
-            return
-        self._count(chunk, now_s)
-
-    def _count(self, chunk: Chunk, now_s: float) -> None:
-        flight = self._flight
-        if chunk.prompt_tokens is not None:
-            flight.prompt_tokens = chunk.prompt_tokens
-        if chunk.cached_tokens is not None:
-            flight.cached_tokens = chunk.cached_tokens
-        usage_tokens = chunk.completion_tokens or 0
-        rose = chunk.has_choices and usage_tokens > self._usage_tokens
-        if chunk.finish_reason is not None and self._usage_tokens == 0:
-            rose = False  # the one count of a server that counts at the end only: no sign of a token in this chunk
-        if usage_tokens:
-            self._usage_tokens = usage_tokens
-        if flight.answer is not None and chunk.text:
-            flight.answer.append(chunk.text)
-        if chunk.has_tokens or rose:
-            self._token_chunks += 1
-            flight.token(now_s, 0)
-            flight.output_tokens = self._usage_tokens or self._token_chunks
-            flight.output_tokens_estimated = not self._usage_tokens
-        if chunk.finish_reason is not None:
-            flight.finish_reason = chunk.finish_reason
-            self._finish_s = now_s
-
-    def _settle(self) -> None:
-        """The token count that holds, whatever the end."""
-        flight = self._flight
-        flight.output_tokens = self._usage_tokens or self._token_chunks
-        flight.output_tokens_estimated = not self._usage_tokens and self._token_chunks > 0
-        if flight.first_token_s is None and flight.output_tokens and self._finish_s is not None:
-            flight.first_token_s = flight.last_token_s = self._finish_s
-
-    def _end(self, now_s: float) -> None:
-        if self._flight.end is not None:
-            return
-        self._settle()
-        if self._flight.finish_reason is None:
-            self._flight.finish(now_s, End.TRUNCATED, "truncated: the stream ended without a finish reason")
-            return
-        end, error = self._verdict(self._flight.finish_reason)
-        self._flight.finish(self._last_event_s, end, error)
-
-    def _verdict(self, finish_reason: str) -> tuple[End, str]:
-        tokens, asked = self._flight.output_tokens, self._request.output_tokens
-        if finish_reason == "abort":
-            return End.TRUNCATED, "truncated: the server aborted the request"
-        if finish_reason == "error":
-            return End.FAILED, "server error: finish reason error"
-        if tokens == 0:
-            return End.FAILED, f"no token in the answer (finish reason {one_line(finish_reason)})"
-        if finish_reason == "length" and self._request.force_length and 0 < self._usage_tokens < asked:
-            return End.TRUNCATED, f"truncated: the server cut the answer at {tokens} of {asked} tokens"
-        return End.FINISHED, ""
-
-    def _eventless(self) -> tuple[End, str]:
-        """What to say of a 200 without a single payload."""
-        head = self._body_head.removeprefix(_BOM).lstrip()
-        if not head or head.startswith(_FIELDS):
-            return End.TRUNCATED, "truncated: the body ended without an answer"
-        try:
-            message = error_message(json.loads(head))
-        except (ValueError, RecursionError):
-            message = None
-        if message is not None:
-            return End.FAILED, f"server error: {message}"
-        return End.FAILED, f"{NOT_STREAMED}: it answered in one body without events"

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slo_bench.hosts import EngineFacts
 from slo_bench.scrape import pages
+from traffic.answer import NOT_STREAMED
 from traffic.endpoint import Endpoint, ModelCard
 from traffic.errors import EngineError, UsageError
 from traffic.http_client import Bounds, BuildClient, build_client
@@ -23,7 +24,6 @@ from traffic.http_engine import HttpEngine
 from traffic.recipe import EngineRecipe
 from traffic.records import End, Flight, Message, Request
 from traffic.server_facts import Look
-from traffic.sse import NOT_STREAMED
 
 _FIRST = Request(
     index=0,

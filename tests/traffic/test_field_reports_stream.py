@@ -32,8 +32,8 @@ from whole_path import judged, only, said
 
 from gates.slo import Metric
 from gates.verdict import LimitedBy, Outcome, ProbeVerdict
+from traffic.answer import AnswerReader
 from traffic.records import End, Flight, Request
-from traffic.sse import AnswerReader
 
 SAMPLES = Path(__file__).parents[1] / "vllm_samples"
 DATA = Path(os.environ.get("SLO_BENCH_DATA", Path(__file__).parents[3] / "shared" / "data")) / "vllm_samples"

@@ -9,8 +9,9 @@ from fake_server import event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from traffic.answer import NOT_STREAMED, AnswerReader
 from traffic.records import End, Flight, Request
-from traffic.sse import NOT_STREAMED, AnswerReader, Chunk, SseParser, error_message, interpret, one_line
+from traffic.sse import Chunk, SseParser, error_message, interpret, one_line
 
 SAMPLES = Path(__file__).parents[1] / "vllm_samples"
 TEXT = '{"choices":[{"index":0,"delta":{"content":"中"},"finish_reason":null}]}'

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from slo_bench.doctor.null_server import Answer, Connection, NullServer
+from traffic.answer import AnswerReader
 from traffic.records import End, Flight, Message, Request
-from traffic.sse import AnswerReader, SseParser
+from traffic.sse import SseParser
 
 
 def body(tokens: int = 3, content: str = "17 word word") -> bytes:
