@@ -49,8 +49,9 @@ def event_shape(payload: bytes) -> re.Pattern[bytes] | None:
 def _made(payload: bytes, chunk: Chunk) -> re.Pattern[bytes] | None:
     if not chunk.has_tokens or chunk.finish_reason is not None or not (chunk.text or chunk.reasoning):
         return None
-    pattern, other, has_total = [], [], False
-    key = b""
+    pattern: list[bytes] = []
+    other: list[bytes] = []
+    key, has_total = b"", False
     for found in _PIECE.finditer(payload):
         piece = found[0]
         if _KEY.match(payload, found.start()):

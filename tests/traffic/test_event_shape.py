@@ -51,6 +51,8 @@ def facts(pieces: Sequence[bytes], *, is_parsed: bool) -> tuple[Flight, bool]:
     return flight, goes_on
 
 
+BROKEN_TEXT = event(chat("x", 3)).replace(b'"x"', b'"\xff"')
+
 texts = st.one_of(
     st.sampled_from([" token", "x", "", "é", "中", 'a"b', "\\", "\n", "\x1f", "data: ", "[DONE]", "}"]),
     st.text(max_size=8),
@@ -72,7 +74,15 @@ pieces = st.lists(
         st.lists(values.map(event), min_size=1, max_size=3).map(b"".join),
         values.map(lambda value: event(value).replace(b"\n", b"\r\n")),
         st.sampled_from(
-            [b": ping\n\n", b"data: [DONE]\n\n", b"data: {\n\n", b"data:\xff\n\n", event(chat("x"))[:-1], b"\n"]
+            [
+                b": ping\n\n",
+                b"data: [DONE]\n\n",
+                b"data: {\n\n",
+                b"data:\xff\n\n",
+                BROKEN_TEXT,
+                event(chat("x"))[:-1],
+                b"\n",
+            ]
         ),
     ),
     max_size=12,
