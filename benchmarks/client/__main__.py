@@ -4,7 +4,8 @@
     python benchmarks/client --clients guidellm aiperf inference-perf genai-bench --environments DIR --rates 10 50
 
 Poisson arrivals (genai-bench: a closed loop) of requests for 64 tokens, 10 ms apart, the first after 50 ms. The server
-has core 1 before everybody else, a client with all its processes core 0 at nice -20, where that is allowed. Clients
+has core 1 before everybody else, a client with all its processes core 0 at nice -20, where that is allowed (two
+load workers, slo-bench-2: another core too, where there is one). Clients
 take turns, medians over runs. A run whose server was more than 10 ms late (p99), or from which the hypervisor took more
 than 1 s, is measured again, three times at most. Peers are installed into --environments at their first use, each into
 one of its own. --real-time: clients of one process before all else; those of several would wait 100 ms for each turn.
@@ -45,7 +46,7 @@ from traffic.errors import SloBenchError, UsageError
 
 INSTALLED = {each.NAME: each for each in (peer_guidellm, peer_aiperf, peer_inference_perf, peer_genai_bench)}
 VLLM = "vllm"
-CLIENTS = (own_client.NAME, VLLM, *INSTALLED)
+CLIENTS = (own_client.NAME, own_client.TWO, VLLM, *INSTALLED)
 POLITE_NICE = 10
 CORES = 2
 
@@ -66,6 +67,8 @@ def client(name: str, options: argparse.Namespace) -> Client:
     """Raises CannotRunError where it is not to be had."""
     if name == own_client.NAME:
         return own_client.client()
+    if name == own_client.TWO:
+        return own_client.two_workers()
     if name == VLLM:
         if options.vllm_python is None or not options.vllm_python.exists():
             raise CannotRunError("--vllm-python names no interpreter of an environment with vLLM")

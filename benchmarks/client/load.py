@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,13 @@ from pathlib import Path
 MODEL = "mock"
 """The server's model."""
 
-CLIENT_CORE, SERVER_CORE = 0, 1
+SERVER_CORE = 1
+
+
+def client_cores(count: int) -> tuple[int, ...]:
+    """So many cores for a client, none of them the server's; fewer where there are no more."""
+    usable = range(os.cpu_count() or 1)  # this process itself moved to the server's
+    return tuple(each for each in usable if each != SERVER_CORE)[:count] or (0,)
 
 
 class CannotRunError(Exception):
@@ -79,6 +86,8 @@ class Place:
 class Client:
     """One load generator. python: its interpreter. note: what its row must say beside its name, or nothing.
 
+    cores: that it may have, where there are as many.
+
     read: its own account of a load, from the run's folder; raises CannotRunError where there is none.
     """
 
@@ -87,3 +96,4 @@ class Client:
     command: Callable[[Path, Load, Place], Command]
     read: Callable[[Load, Path], Said]
     note: str = ""
+    cores: int = 1

@@ -23,7 +23,7 @@ BIN_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Sums so far: cpu_s of the tree, busy_s of its core (whoever it was), steal_s of all cores; and memory now."""
+    """Sums so far: cpu_s of the tree, busy_s of its cores (whoever it was), steal_s of all cores; and memory now."""
 
     at_s: float
     cpu_s: float
@@ -47,11 +47,11 @@ class _Stat:
 class Tree:
     """The leader of a session and all that it ever started, also what has lost its parent or made a session of its own.
 
-    core: the one it runs on.
+    cores: those it runs on.
     """
 
     root: int
-    core: int
+    cores: Sequence[int]
     samples: list[Sample] = field(default_factory=list)
     _known: dict[tuple[int, int], float] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class Tree:
         while more := {pid for pid, row in rows.items() if row.parent in inside} - inside:
             inside |= more
         self._known |= {(pid, rows[pid].born): rows[pid].cpu_s for pid in inside}
-        busy_s, steal_s = host_s(self.core)
+        busy_s, steal_s = host_s(self.cores)
         rss_bytes = sum(rows[pid].rss_bytes for pid in inside)
         self.samples.append(Sample(time.monotonic(), sum(self._known.values()), rss_bytes, busy_s, steal_s))
 
@@ -116,16 +116,17 @@ def _stat(pid: int) -> _Stat | None:
     return _Stat(int(after_name[1]), int(after_name[3]), int(after_name[19]), cpu_s, int(after_name[21]) * _PAGE_BYTES)
 
 
-def host_s(core: int) -> tuple[float, float]:
-    """(seconds that a core computed, seconds that all cores were stolen) since the machine started."""
+def host_s(cores: Sequence[int]) -> tuple[float, float]:
+    """(seconds that these cores computed, seconds that all cores were stolen) since the machine started."""
     busy_s = steal_s = 0.0
+    names = {f"cpu{core}" for core in cores}
     for line in Path("/proc/stat").read_text().splitlines():
         name, *numbers = line.split()
         if name == "cpu":
             steal_s = int(numbers[7]) * _TICK_S
-        if name == f"cpu{core}":
+        if name in names:
             user, nice, system, _, _, interrupt, soft_interrupt = (int(each) * _TICK_S for each in numbers[:7])
-            busy_s = user + nice + system + interrupt + soft_interrupt
+            busy_s += user + nice + system + interrupt + soft_interrupt
     return busy_s, steal_s
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from load import MODEL, CannotRunError, Client, Command, Load, Place, Said
@@ -22,9 +24,13 @@ from traffic.http_engine import HttpEngine
 from traffic.probe import run_probe
 from traffic.real_time import RealLoop
 from traffic.schedule import Schedule
-from traffic.sender import Local, LocalSender, OnRecord
+from traffic.sender import Dispatch, Local, OnRecord, Sender
+from traffic.workers import LoadWorkers
 
 NAME = "slo-bench"
+TWO = "slo-bench-2"
+"""The same with two load workers, each on a core of its own where there are so many."""
+
 _OUT = "own.json"
 
 
@@ -51,15 +57,15 @@ class OwnAccount(BaseModel):
 
 
 class _Noted:
-    """The sender of this process, and when its load started."""
+    """What sends, and when its load started."""
 
-    def __init__(self, engine: HttpEngine) -> None:
-        self._engine = engine
+    def __init__(self, senders: Dispatch) -> None:
+        self._senders = senders
         self.origin_s = 0.0
 
-    async def begin(self, schedule: Schedule, on_record: OnRecord) -> LocalSender:
-        """As `traffic.sender.Local`."""
-        sender = await Local(self._engine).begin(schedule, on_record)
+    async def begin(self, schedule: Schedule, on_record: OnRecord) -> Sender:
+        """As that which sends."""
+        sender = await self._senders.begin(schedule, on_record)
         self.origin_s = sender.origin_s
         return sender
 
@@ -76,9 +82,13 @@ async def account(options: argparse.Namespace) -> OwnAccount:
     )
     async with Endpoint(options.url) as endpoint:
         engine = HttpEngine(endpoint, MODEL)
-        noted = _Noted(engine)
-        with resting_collector():
-            facts = await run_probe(engine, schedule, workers=noted)
+        async with AsyncExitStack() as stack:
+            senders: Dispatch = Local(engine)
+            if options.workers > 1:
+                senders = await stack.enter_async_context(LoadWorkers(engine.recipe(), options.workers))
+            noted = _Noted(senders)
+            with resting_collector():
+                facts = await run_probe(engine, schedule, workers=noted)
     return OwnAccount(
         requests=tuple(
             OwnRequest(
@@ -95,7 +105,7 @@ async def account(options: argparse.Namespace) -> OwnAccount:
     )
 
 
-def command(python: Path, load: Load, place: Place) -> Command:
+def command(python: Path, load: Load, place: Place, workers: int = 1) -> Command:
     """This file as a program."""
     words = {
         "url": place.url,
@@ -105,6 +115,7 @@ def command(python: Path, load: Load, place: Place) -> Command:
         "words": load.words,
         "answer-s": load.answer_s,
         "repeat": load.repeat,
+        "workers": workers,
         "out": place.folder / _OUT,
     }
     return Command(
@@ -136,6 +147,11 @@ def client() -> Client:
     return Client(NAME, Path(sys.executable), command, read)
 
 
+def two_workers() -> Client:
+    """The same load, dealt to two processes."""
+    return Client(TWO, Path(sys.executable), partial(command, workers=2), read, cores=2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True)
@@ -145,6 +161,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, required=True)
     parser.add_argument("--answer-s", type=float, required=True)
     parser.add_argument("--repeat", type=int, required=True)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=RealLoop) as runner:

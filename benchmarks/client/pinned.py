@@ -1,4 +1,4 @@
-"""Become another program on one core: `python pinned.py CORE PRIORITY PROGRAM ...`; what it starts inherits both.
+"""Become another program on some cores: `python pinned.py 0,2 PRIORITY PROGRAM ...`; what it starts inherits both.
 
 PRIORITY is `high` (nice -20) or `real-time` (round robin, before all that is not); what the kernel does not allow is
 left out. A session leader takes its session along: where the kernel groups processes by session, nice counts inside of
@@ -27,15 +27,15 @@ class Priority(StrEnum):
     REAL_TIME = "real-time"
 
 
-def pinned(argv: Sequence[str], *, core: int, priority: Priority) -> list[str]:
+def pinned(argv: Sequence[str], *, cores: Sequence[int], priority: Priority) -> list[str]:
     """The command that runs `argv` so."""
-    return [sys.executable, "-I", "-S", __file__, str(core), priority.value, *argv]
+    return [sys.executable, "-I", "-S", __file__, ",".join(map(str, cores)), priority.value, *argv]
 
 
 def main() -> None:
     """Never comes back."""
-    core, priority, *argv = sys.argv[1:]
-    os.sched_setaffinity(0, {int(core)})
+    cores, priority, *argv = sys.argv[1:]
+    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
         if os.getsid(0) == os.getpid():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from load import CLIENT_CORE, SERVER_CORE, CannotRunError, Client, Command, Load, Place, Said
+from load import SERVER_CORE, CannotRunError, Client, Command, Load, Place, Said, client_cores
 from measuring import SAMPLE_S, Sample, Tree, cost, law, quantile_ms
 from pinned import Priority, pinned
 from server import TrueRequest, Truth, running
@@ -116,14 +116,14 @@ def once(bench: Bench, client: Client, load: Load, folder: Path) -> Run:
     core = SERVER_CORE if bench.has_cores else None
     with running(bench.server, load, folder / "truth.json", core=core, every_usage=bench.every_usage) as server:
         command = client.command(client.python, load, Place(server.url, folder, bench.tokenizer))
-        samples = _driven(command, load, folder, bench.priority)
+        samples = _driven(command, load, folder, bench.priority, client_cores(client.cores))
     return figures(client.name, load, client.read(load, folder), server.truth(), samples, load_average)
 
 
-def _driven(command: Command, load: Load, folder: Path, priority: Priority) -> list[Sample]:
+def _driven(command: Command, load: Load, folder: Path, priority: Priority, cores: Sequence[int]) -> list[Sample]:
     """Run a client to its end, looking at its processes all the while."""
     deadline_s = time.monotonic() + START_LIMIT_S + SLOW_FACTOR * load.seconds
-    argv = pinned(command.argv, core=CLIENT_CORE, priority=priority)
+    argv = pinned(command.argv, cores=cores, priority=priority)
     with (
         (folder / "client.log").open("wb") as said,
         subprocess.Popen(
@@ -136,7 +136,7 @@ def _driven(command: Command, load: Load, folder: Path, priority: Priority) -> l
             start_new_session=True,
         ) as process,
     ):
-        tree = Tree(process.pid, CLIENT_CORE)
+        tree = Tree(process.pid, cores)
         try:
             while process.poll() is None and time.monotonic() < deadline_s:
                 tree.look()

@@ -127,7 +127,7 @@ def running(
     argv = [str(program), "--truth", str(truth_path)]
     argv += ["--first-ms", f"{1000 * load.first_s:g}", "--itl-ms", f"{1000 * load.itl_s:g}"]
     argv += [] if every_usage else ["--ignore-continuous-usage"]
-    argv = argv if core is None else pinned(argv, core=core, priority=Priority.REAL_TIME)
+    argv = argv if core is None else pinned(argv, cores=(core,), priority=Priority.REAL_TIME)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr) as process:
         try:
             yield Server(_url(process), process.pid, truth_path)

@@ -79,7 +79,7 @@ os.read(over, 1)  # nothing comes, until the last of them has gone
 @pytest.mark.parametrize("argv", [["direct"], []], ids=["a child", "a child whose parent has gone"])
 def test_a_tree_counts_the_cpu_time_and_memory_of_whoever_it_started(argv: list[str]) -> None:
     with subprocess.Popen([sys.executable, "-c", BUSY, *argv], start_new_session=True) as process:
-        tree = measuring.Tree(process.pid, 0)
+        tree = measuring.Tree(process.pid, (0,))
         while process.poll() is None:
             tree.look()
             time.sleep(0.02)
@@ -92,7 +92,7 @@ def test_a_pinned_program_and_its_children_have_one_core() -> None:
     core = max(os.sched_getaffinity(0))
     words = "import os, subprocess, sys; print(os.sched_getaffinity(0), flush=True)"
     code = f"{words}; subprocess.run([sys.executable, '-c', {words!r}])"
-    argv = pinned.pinned([sys.executable, "-c", code], core=core, priority=pinned.Priority.HIGH)
+    argv = pinned.pinned([sys.executable, "-c", code], cores=(core,), priority=pinned.Priority.HIGH)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True, start_new_session=True)
     assert done.stdout.split("\n")[:2] == [f"{{{core}}}"] * 2
 
@@ -232,3 +232,10 @@ def test_the_program_measures_slo_bench_and_says_why_another_is_not_measured() -
     assert (ours["client"], ours["runs"].rstrip("*"), ours["finished"]) == ("slo-bench", "1", "1.0000")
     assert "--vllm-python" in vllm["achieved"]
     assert "--environments" in aiperf["achieved"]
+
+
+def test_a_client_gets_as_many_cores_as_it_may_have_and_never_the_servers() -> None:
+    for count in (1, 2):
+        cores = load.client_cores(count)
+        assert load.SERVER_CORE not in cores
+        assert 1 <= len(cores) <= count
