@@ -26,6 +26,9 @@ FloatArray = npt.NDArray[np.float64]
 MIN_STARTS = 3
 """Of each arm, before anything is said of starts that were not measured."""
 
+_CONTROLLED = math.sqrt(1 + 1 / 2)
+"""Offsets of one start against the mean of two."""
+
 _MOST_STARTS = 100
 _MOST_PAIRS = 10_000
 
@@ -140,8 +143,7 @@ def _controlled(pairs: Sequence[PairRatio], seconds: frozenset[int], known_offse
     solution, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
     degrees = len(pairs) - int(rank)
     if rank < design.shape[1] or not degrees:  # the control and something else cannot be told apart yet
-        found, order = balanced_estimate(values.tolist(), orders.tolist())
-        return MeanEffect(found, None, order, None, None, is_nested=False)
+        return _single(pairs, known_offset_sd)
     noise = float(np.sum((values - design @ solution) ** 2)) / degrees
     spread = np.linalg.inv(design.T @ design)
 
@@ -151,7 +153,7 @@ def _controlled(pairs: Sequence[PairRatio], seconds: frozenset[int], known_offse
     found = estimate(0)
     return MeanEffect(
         instances=found,
-        starts=None if known_offset_sd is None else _widened(found, math.sqrt(3 / 2) * known_offset_sd),
+        starts=None if known_offset_sd is None else _widened(found, _CONTROLLED * known_offset_sd),
         order=estimate(2) if has_order else None,
         pair_sd=math.sqrt(noise),
         offset_sd=known_offset_sd,
@@ -343,5 +345,6 @@ def width_without_noise(found: MeanEffect, starts: int) -> float | None:
         return None
     degrees = max(1, starts - 2 if found.is_nested else 2 * (starts - 1))
     if starts == 1:
-        return critical_t(math.inf) * math.sqrt(2) * found.offset_sd
+        parts = math.sqrt(2) if found.control is None else _CONTROLLED
+        return critical_t(math.inf) * parts * found.offset_sd
     return critical_t(degrees) * found.offset_sd * math.sqrt(2 / starts)

@@ -289,7 +289,7 @@ def _ray() -> Any:
     """The module: it takes a second, and reads its environment when it is imported."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    import ray  # noqa: PLC0415
+    import ray  # noqa: PLC0415 - see above
 
     return ray
 

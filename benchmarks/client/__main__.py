@@ -173,6 +173,7 @@ def measure(options: argparse.Namespace, scratch: Path) -> None:
         server=built(cache_folder()),
         scratch=scratch,
         tokenizer=scratch / "tokenizer",
+        usable=around["cores_usable"],
         has_cores=has_cores,
         every_usage=not options.ignore_continuous_usage,
         priority=Priority.REAL_TIME if options.real_time else Priority.HIGH,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,11 @@ MODEL = "mock"
 SERVER_CORE = 1
 
 
-def client_cores(count: int) -> tuple[int, ...]:
-    """So many cores for a client, none of them the server's; fewer where there are no more."""
-    usable = range(os.cpu_count() or 1)  # this process itself moved to the server's
-    return tuple(each for each in usable if each != SERVER_CORE)[:count] or (0,)
+def client_cores(usable: Sequence[int], count: int) -> tuple[int, ...]:
+    """So many of the usable cores for a client, none of them the server's where there is another; fewer where there are
+    no more.
+    """
+    return tuple(each for each in usable if each != SERVER_CORE)[:count] or tuple(usable[:1])
 
 
 class CannotRunError(Exception):

@@ -85,11 +85,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all runs share. server: the compiled program. scratch: an empty folder. priority: of clients."""
+    """What all runs share. server: the compiled program. usable: cores, before anybody moved. scratch: an empty folder. priority: of clients."""
 
     server: Path
     scratch: Path
     tokenizer: Path
+    usable: Sequence[int]
     has_cores: bool
     every_usage: bool
     priority: Priority
@@ -116,7 +117,7 @@ def once(bench: Bench, client: Client, load: Load, folder: Path) -> Run:
     core = SERVER_CORE if bench.has_cores else None
     with running(bench.server, load, folder / "truth.json", core=core, every_usage=bench.every_usage) as server:
         command = client.command(client.python, load, Place(server.url, folder, bench.tokenizer))
-        samples = _driven(command, load, folder, bench.priority, client_cores(client.cores))
+        samples = _driven(command, load, folder, bench.priority, client_cores(bench.usable, client.cores))
     return figures(client.name, load, client.read(load, folder), server.truth(), samples, load_average)
 
 

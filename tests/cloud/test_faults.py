@@ -457,7 +457,7 @@ def small_disk(at: Path) -> Iterator[None]:
     """A disk of 64 KiB."""
     at.mkdir(parents=True)
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(at)],  # noqa: S607
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(at)],  # noqa: S607 - of this system
         check=False,
         capture_output=True,
     )
@@ -466,7 +466,7 @@ def small_disk(at: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", str(at)], check=True)  # noqa: S607
+        subprocess.run(["umount", "-l", str(at)], check=True)  # noqa: S607 - of this system
 
 
 def test_a_disk_that_is_full_here_ends_the_session_with_what_was_home(place: Place) -> None:

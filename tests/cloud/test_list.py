@@ -55,7 +55,7 @@ def asked(case: str, base: str, patience: Patience = PATIENCE) -> None:
 
 
 def seconds_until(clock: str, now: datetime) -> float:
-    moment = datetime.combine(now.date(), datetime.strptime(clock, "%H:%M:%S").time(), UTC)  # noqa: DTZ007
+    moment = datetime.combine(now.date(), datetime.strptime(clock, "%H:%M:%S").time(), UTC)  # noqa: DTZ007 - combined with UTC
     return (moment - now + timedelta(days=moment < now - timedelta(hours=12))).total_seconds()
 
 

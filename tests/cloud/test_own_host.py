@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from real_sshd import LOOPBACK, MISSING, QUICK, RealSshd
+from two_arms import PLAN
 
 from cloud.errors import CloudTrouble, HostKeyChanged
 from cloud.own_host import with_known_hosts
@@ -22,18 +23,6 @@ pytestmark = [pytest.mark.cloud, pytest.mark.skipif(bool(MISSING), reason=f"not 
 
 PROGRAM = Path(sys.executable).with_name("slo-bench")
 MODEL = "MODEL=Qwen/Qwen3-30B-A3B-FP8"
-PLAN = """\
-label = "two-arms"
-drift = false
-[all]
-engine = "simulated"
-mode = "smoke"
-[[arm]]
-label = "before"
-[[arm]]
-label = "after"
-simulated = ["step_time_factor=0.9"]
-"""
 
 
 @dataclass
@@ -213,7 +202,7 @@ def test_where_the_user_knows_another_kind_of_key_or_an_authority_a_plain_key_is
 ) -> None:
     with desk.machine:
         other = desk.home / "other"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other)], check=True)  # noqa: S607
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other)], check=True)  # noqa: S607 - of this system
         desk.knows(other.with_suffix(".pub"), f"{mark}[{LOOPBACK}]:{desk.machine.port}")
         with pytest.raises(HostKeyChanged):
             answers(desk)
@@ -234,7 +223,7 @@ def test_a_machine_that_the_user_never_met_is_learnt_at_first_contact_and_not_wr
 def test_names_are_looked_up_as_ssh_does_hashed_and_behind_a_short_name(desk: Desk) -> None:
     with desk.machine:
         desk.knows(desk.machine.folder / HOST_KEY)
-        subprocess.run(["ssh-keygen", "-H", "-f", str(desk.known_hosts)], check=True, capture_output=True)  # noqa: S607
+        subprocess.run(["ssh-keygen", "-H", "-f", str(desk.known_hosts)], check=True, capture_output=True)  # noqa: S607 - of this system
         assert LOOPBACK not in desk.known_hosts.read_text()
         assert answers(desk, host="box").is_trusted
         desk.machine.stop_listening()

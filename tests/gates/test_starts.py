@@ -285,6 +285,26 @@ def test_a_known_offset_widens_a_controlled_effect_by_what_three_starts_leave() 
     )
 
 
+def test_what_blocks_cannot_narrow_is_less_with_a_control_than_without() -> None:
+    single = [
+        PairRatio(pair.log_ratio, pair.a_first) for pair in controlled(8, seed=2, effect=0, control=0, noise_sd=0.01)
+    ]
+    with_it = width_without_noise(mean_effect(controlled(8, seed=2, effect=0, control=0, noise_sd=0.01), 0.02), 1)
+    without = width_without_noise(mean_effect(single, 0.02), 1)
+    assert with_it is not None
+    assert without is not None
+    assert with_it / without == pytest.approx(math.sqrt(1.5 / 2))
+
+
+def test_a_known_offset_counts_before_the_control_can_be_told_too() -> None:
+    pairs = controlled(3, seed=0, effect=-0.03, control=0.01, noise_sd=0.01)
+    found = mean_effect(pairs, 0.02)
+    assert found.control is None
+    assert found.starts is not None
+    assert found.starts.standard_error is not None
+    assert found.starts.standard_error > 0.02
+
+
 @given(st.integers(2, 4), st.integers(2, 12))
 def test_crossed_starts_are_no_controls(starts: int, pairs: int) -> None:
     assert mean_effect(crossed(starts, 4, seed=0, effect=0.0, offset_sd=0.0, noise_sd=0.01)[:pairs]).control is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from two_arms import PLAN
 
 from reports.run_directory import RunDocument, read_document
 from reports.tuning_document import TUNING_NAME, read_tuning
@@ -14,18 +15,6 @@ from slo_bench.cli import main
 MODEL = "Qwen/Qwen3-30B-A3B-FP8"
 FILE = "E=128,N=768,device_name=SIMULATED_GPU,dtype=fp8_w8a8,block_shape=[128,128].json"
 MACHINE = 'engine = "simulated"\ntune = { batch_size = ["64"] }\n'
-PLAN = """\
-label = "two-arms"
-drift = false
-[all]
-engine = "simulated"
-mode = "smoke"
-[[arm]]
-label = "before"
-[[arm]]
-label = "after"
-simulated = ["step_time_factor=0.9"]
-"""
 
 
 class Shell:

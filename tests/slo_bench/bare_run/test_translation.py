@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from two_arms import PLAN
 
 from slo_bench.bare_run.machine_file import MachineFile
 from slo_bench.bare_run.names import DETAILS, EXPERIMENT, KNOWN, SWEEP, TUNE
@@ -17,17 +18,6 @@ from traffic.errors import UsageError
 MODEL = "Qwen/Qwen3-30B-A3B-FP8"
 REAL = MachineFile()
 SIMULATED = MachineFile(engine="simulated")
-PLAN = """\
-label = "two-arms"
-[all]
-engine = "simulated"
-mode = "smoke"
-[[arm]]
-label = "before"
-[[arm]]
-label = "after"
-simulated = ["step_time_factor=0.9"]
-"""
 
 
 @pytest.fixture(autouse=True)
