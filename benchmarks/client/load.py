@@ -13,9 +13,7 @@ SERVER_CORE = 1
 
 
 def client_cores(usable: Sequence[int], count: int) -> tuple[int, ...]:
-    """So many of the usable cores for a client, none of them the server's where there is another; fewer where there are
-    no more.
-    """
+    """So many cores for a client, or as many as there are; not the server's, where there is another."""
     return tuple(each for each in usable if each != SERVER_CORE)[:count] or tuple(usable[:1])
 
 

@@ -85,7 +85,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all runs share. server: the compiled program. usable: cores, before anybody moved. scratch: an empty folder. priority: of clients."""
+    """What all runs share. server: the compiled program. scratch: an empty folder. priority: of clients.
+
+    usable: cores, before anybody moved to one.
+    """
 
     server: Path
     scratch: Path

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from plan_of_two import PLAN
 from real_sshd import LOOPBACK, MISSING, QUICK, RealSshd
-from two_arms import PLAN
 
 from cloud.errors import CloudTrouble, HostKeyChanged
 from cloud.own_host import with_known_hosts

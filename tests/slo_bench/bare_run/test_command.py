@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from two_arms import PLAN
+from plan_of_two import PLAN
 
 from reports.run_directory import RunDocument, read_document
 from reports.tuning_document import TUNING_NAME, read_tuning

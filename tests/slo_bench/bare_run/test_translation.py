@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from two_arms import PLAN
+from plan_of_two import PLAN
 
 from slo_bench.bare_run.machine_file import MachineFile
 from slo_bench.bare_run.names import DETAILS, EXPERIMENT, KNOWN, SWEEP, TUNE
