@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import stdev
 
 import numpy as np
 
@@ -29,7 +31,14 @@ AGREES_SHARE = 0.01
 """A tokenizer that counts a long prompt as the server does, to this share, is the server's."""
 
 CORRECTED_SHARE = 0.002
-"""A smaller deviation is the noise of the draw, and equal servers should get equally many words."""
+"""A smaller deviation is not worth a change: equal servers should get equally many words."""
+
+LEAST_CORRECTING = 8
+"""Fewer answers tell too little of how far prompts scatter around what was meant."""
+
+CORRECTED_ERRORS = 3
+"""Standard errors of the warm-up's own mean that a deviation must exceed. Calibration counted some hundred prompts, a
+warm-up often holds thirty: what they differ by is mostly the warm-up's draw, and every start has another one."""
 
 
 async def token_ratio(
@@ -75,12 +84,16 @@ async def token_ratio(
 def corrected(ratio: TokenRatio, records: Sequence[RequestRecord]) -> TokenRatio:
     """The ratio that would have made these prompts as long as meant, by the server's own counts.
 
-    What calibration cannot see is in them: a usage that counts more than /tokenize, templates between turns.
+    What calibration cannot see is in them: a usage that counts more than /tokenize, templates between turns. A
+    deviation that their own scatter explains changes nothing.
     """
     counted = [(each.prompt_tokens, each.input_tokens) for each in records if each.prompt_tokens is not None]
+    if len(counted) < LEAST_CORRECTING:
+        return ratio
     template_tokens = ratio.overhead_tokens * len(counted)
     seen, meant = sum(tokens for tokens, _ in counted), sum(tokens for _, tokens in counted)
-    if min(seen, meant) <= template_tokens or abs(seen / meant - 1) < CORRECTED_SHARE:
+    noise = CORRECTED_ERRORS * stdev(tokens - target for tokens, target in counted) * math.sqrt(len(counted))
+    if min(seen, meant) <= template_tokens or abs(seen - meant) < max(CORRECTED_SHARE * meant, noise):
         return ratio
     return replace(ratio, tokens_per_word=ratio.tokens_per_word * (seen - template_tokens) / (meant - template_tokens))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from engines import Act, Scripted, ScriptedHost, answer, fail, loop_s, record, words
 from hypothesis import given, settings
@@ -186,6 +187,26 @@ def test_the_noise_of_a_draw_and_missing_counts_correct_nothing() -> None:
     for prompt_tokens in (2048, 2051, 2045, None):
         assert corrected(before, counted_as(prompt_tokens)) == before  # type: ignore[arg-type]
     assert corrected(before, []) == before
+
+
+@pytest.mark.parametrize(("n", "shift", "is_corrected"), [(30, 3.0, False), (400, 3.0, True), (30, 12.0, True)])
+def test_a_deviation_that_the_scatter_of_the_warm_up_explains_corrects_nothing(
+    n: int, shift: float, is_corrected: bool
+) -> None:
+    before = TokenRatio(tokens_per_word=1.3, overhead_tokens=10.0)
+    scatter = np.random.default_rng(3).normal(0.0, 7.0, n)
+    tokens = np.rint(192 + shift + scatter - scatter.mean()).astype(int).tolist()
+    records = [record(index, input_tokens=192, prompt_tokens=each) for index, each in enumerate(tokens)]
+    after = corrected(before, records)
+    assert (after != before) is is_corrected
+    if is_corrected:
+        assert after.tokens_per_word == pytest.approx(1.3 * (182 + shift) / 182, rel=0.005)
+
+
+def test_a_handful_of_answers_correct_nothing() -> None:
+    before = TokenRatio(tokens_per_word=1.3, overhead_tokens=10.0)
+    assert corrected(before, counted_as(2104, n=7)) == before  # type: ignore[arg-type]
+    assert corrected(before, counted_as(2104, n=8)) != before  # type: ignore[arg-type]
 
 
 @settings(deadline=None, max_examples=50)

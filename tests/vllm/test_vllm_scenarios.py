@@ -301,5 +301,7 @@ class TestWarmCache:
         assert [len(reasons) for reasons in cached] == [0, 1, 0, 0]
         assert "restart the server or use another --seed" in cached[1][0]
         assert codes[1] == 3
-        # Some 32 prompts of 192 tokens (sd 7) have a mean that is known to 0.65 %: three of these.
-        assert all(abs(row["prompt_tokens_mean"] / 192 - 1) < 0.02 for row in rows)
+        # Some 32 prompts of 192 tokens (sd 7) have a mean that is known to 0.65 %, three texts of them to 0.4 %, beside
+        # 0.3 % of the calibration that they have in common: four of 0.5 %.
+        means = [row["prompt_tokens_mean"] for row in rows[1:]]
+        assert abs(sum(means) / len(means) / 192 - 1) < 0.02
