@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from reports.effect_document import EffectDocument
 from reports.run_directory import ExperimentDocument, RunDocument, read_document
+from slo_bench.cli import main
 from slo_bench.experiment.command import ExperimentOptions, experiment
 from slo_bench.experiment.plan import read_plan
+from slo_bench.hosts.moe_proof import USUAL_SIZES
 from traffic.virtual_time import run_virtual
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+FOLDER = Path(__file__).parents[2] / "examples"
+EXAMPLES = [*sorted(FOLDER.glob("*.toml")), FOLDER / "h200" / "sweeps.toml"]
 
 
 def rehearsed(plan: Path, runs: Path, **more: object) -> int:
@@ -50,6 +55,25 @@ def test_there_is_a_plan_for_each_question_that_is_asked_most() -> None:
         "admission_limit",
         "batching_and_prefill",
     }
+
+
+def test_the_comparison_on_an_h200_says_what_it_would_do_once_its_tuned_file_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (FOLDER / "h200" / "compare.toml").read_text().replace("/tmp/tuned", str(tmp_path))  # noqa: S108 - read, not used
+    name = re.findall(r"E=128.*\.json", text)[-1]
+    (tmp_path / "compare.toml").write_text(text)
+    argv = ["compare", "--config", str(tmp_path / "compare.toml"), "--dry-run", "--", "--load-format", "dummy"]
+    assert main(argv) == 2
+    assert name in capsys.readouterr().err
+    of_every_size = {str(size): {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1,
+                                 "num_warps": 4, "num_stages": 3} for size in USUAL_SIZES}  # fmt: skip
+    (tmp_path / name).write_text(json.dumps(of_every_size))
+    assert main(argv) == 0
+    said = capsys.readouterr().err
+    print(said)
+    assert "moe-default" in said
+    assert "a second one of arm A" in said
 
 
 def test_a_lever_that_the_simulated_engine_has_is_pulled_in_a_rehearsal(tmp_path: Path) -> None:
