@@ -301,7 +301,7 @@ class TestWarmCache:
         assert [len(reasons) for reasons in cached] == [0, 1, 0, 0]
         assert "restart the server or use another --seed" in cached[1][0]
         assert codes[1] == 3
-        # Whole words make prompts of 768 tokens (sd 15) up to 0.2 % longer or shorter than meant; 32 of them have a mean
-        # that is known to 0.4 %, three texts of 32 to 0.2 %.
+        # Whole words make prompts of 768 tokens (sd 15) up to 0.2 % longer or shorter than meant; the mean of 32 is
+        # known to 0.4 %, that of three texts to 0.2 %.
         means = [row["prompt_tokens_mean"] for row in rows[1:]]
         assert abs(sum(means) / len(means) / 768 - 1) < 0.02
