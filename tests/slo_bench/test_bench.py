@@ -216,7 +216,7 @@ def test_prompts_that_the_warm_up_finds_too_long_are_as_meant_in_every_window_af
 
     async def act(bench: Bench) -> list[ProbeVerdict]:
         before = await bench.window(2.0, 0, 4.0)
-        await bench.warm_up(2.0, 4.0, 1)
+        await bench.warm_up(2.0, 8.0, 1)
         ratio = bench.text
         after = [await bench.window(rate_rps, 0, 4.0) for rate_rps in (2.0, 2.5)]
         await bench.warm_up(2.5, 2.0, 1)
