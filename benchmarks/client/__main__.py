@@ -34,7 +34,7 @@ import peer_guidellm
 import peer_inference_perf
 import peer_vllm
 from environments import interpreter
-from load import SERVER_CORE, CannotRunError, Client, Load
+from load import CannotRunError, Client, Load, server_cores
 from pinned import Priority
 from runs import Bench, Failed, Run, measured
 from server import built, cache_folder
@@ -48,7 +48,6 @@ INSTALLED = {each.NAME: each for each in (peer_guidellm, peer_aiperf, peer_infer
 VLLM = "vllm"
 CLIENTS = (own_client.NAME, own_client.TWO, VLLM, *INSTALLED)
 POLITE_NICE = 10
-CORES = 2
 
 
 def clients(options: argparse.Namespace) -> tuple[list[Client], list[Failed]]:
@@ -138,12 +137,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--vllm-python", type=Path, help="of an environment that has vLLM")
     parser.add_argument("--environments", type=Path, help="folder for the environments of the other peers")
     parser.add_argument("--real-time", action="store_true", help="clients run before all else on their core, see above")
+    parser.add_argument("--server-cores", type=int, default=1, metavar="N", help="one carries about 800 to 1,200 req/s")
     parser.add_argument("--ignore-continuous-usage", action="store_true", help="the server counts at the end only")
     parser.add_argument("--json", type=Path, help="write every run there")
     parser.add_argument("--keep", type=Path, help="keep every file of every run in this new folder")
     options = parser.parse_args()
     if options.tokens < 2:  # noqa: PLR2004 - its message says why
         parser.error("--tokens must be at least 2: one token has no time per token")
+    if not 1 <= options.server_cores < max(2, len(os.sched_getaffinity(0))):
+        parser.error("--server-cores must be at least 1 and leave a core to the client")
     return options
 
 
@@ -168,24 +170,25 @@ def circumstances(options: argparse.Namespace) -> dict[str, Any]:
 def measure(options: argparse.Namespace, scratch: Path) -> None:
     """Measure, print the table and write the runs."""
     around = circumstances(options)
-    has_cores = len(around["cores_usable"]) >= CORES
+    usable = around["cores_usable"]
+    around["server_cores"] = own = server_cores(usable, options.server_cores)
     bench = Bench(
         server=built(cache_folder()),
         scratch=scratch,
         tokenizer=scratch / "tokenizer",
-        usable=around["cores_usable"],
-        has_cores=has_cores,
+        usable=usable,
+        server_cores=own,
         every_usage=not options.ignore_continuous_usage,
         priority=Priority.REAL_TIME if options.real_time else Priority.HIGH,
     )
     write_tokenizer(bench.tokenizer)
-    if has_cores:
-        os.sched_setaffinity(0, {SERVER_CORE})
+    if own:
+        os.sched_setaffinity(0, {own[0]})
         os.setpriority(os.PRIO_PROCESS, 0, POLITE_NICE)
     runs, failed = run_all(options, bench)
     around["load_average_after"] = os.getloadavg()
     print(", ".join(f"{name} {value}" for name, value in around.items()), end="\n\n")
-    if not has_cores:
+    if not own:
         print("One core only: client and server disturb each other, and every figure is too bad.\n")
     print(table(runs, failed))
     if options.json is not None:

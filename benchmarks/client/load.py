@@ -9,12 +9,18 @@ from pathlib import Path
 MODEL = "mock"
 """The server's model."""
 
-SERVER_CORE = 1
+_SERVER_CORE = 1
 
 
-def client_cores(usable: Sequence[int], count: int) -> tuple[int, ...]:
+def server_cores(usable: Sequence[int], count: int) -> tuple[int, ...]:
+    """So many cores for the server: core 1, then from the end, far from the clients'; none where there is but one."""
+    others = [each for each in reversed(usable) if each != _SERVER_CORE]
+    return (_SERVER_CORE, *others[: count - 1]) if len(usable) > 1 and _SERVER_CORE in usable else ()
+
+
+def client_cores(usable: Sequence[int], count: int, taken: Sequence[int] = (_SERVER_CORE,)) -> tuple[int, ...]:
     """So many cores for a client, or as many as there are; not the server's, where there is another."""
-    return tuple(each for each in usable if each != SERVER_CORE)[:count] or tuple(usable[:1])
+    return tuple(each for each in usable if each not in taken)[:count] or tuple(usable[:1])
 
 
 class CannotRunError(Exception):

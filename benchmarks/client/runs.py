@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from load import SERVER_CORE, CannotRunError, Client, Command, Load, Place, Said, client_cores
+from load import CannotRunError, Client, Command, Load, Place, Said, client_cores
 from measuring import SAMPLE_S, Sample, Tree, cost, law, quantile_ms
 from pinned import Priority, pinned
 from server import TrueRequest, Truth, running
@@ -87,14 +87,14 @@ class Failed:
 class Bench:
     """What all runs share. server: the compiled program. scratch: an empty folder. priority: of clients.
 
-    usable: cores, before anybody moved to one.
+    usable: cores, before anybody moved to one. server_cores: of those; none where it must share the only one.
     """
 
     server: Path
     scratch: Path
     tokenizer: Path
     usable: Sequence[int]
-    has_cores: bool
+    server_cores: Sequence[int]
     every_usage: bool
     priority: Priority
 
@@ -117,10 +117,10 @@ def once(bench: Bench, client: Client, load: Load, folder: Path) -> Run:
     """One try. Raises CannotRunError."""
     folder.mkdir(parents=True)
     load_average = os.getloadavg()[0]
-    core = SERVER_CORE if bench.has_cores else None
-    with running(bench.server, load, folder / "truth.json", core=core, every_usage=bench.every_usage) as server:
+    own, cores = bench.server_cores, client_cores(bench.usable, client.cores, bench.server_cores)
+    with running(bench.server, load, folder / "truth.json", cores=own, every_usage=bench.every_usage) as server:
         command = client.command(client.python, load, Place(server.url, folder, bench.tokenizer))
-        samples = _driven(command, load, folder, bench.priority, client_cores(bench.usable, client.cores))
+        samples = _driven(command, load, folder, bench.priority, cores)
     return figures(client.name, load, client.read(load, folder), server.truth(), samples, load_average)
 
 

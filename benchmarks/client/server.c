@@ -588,13 +588,13 @@ static void serve(void) {
     }
 }
 
-static void open_port(int port) {
+static void open_port(int port, bool is_shared) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
     socklen_t size = sizeof address;
     int one = 1;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    setsockopt(listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    setsockopt(listen_fd, SOL_SOCKET, is_shared ? SO_REUSEPORT : SO_REUSEADDR, &one, sizeof one);
     if (bind(listen_fd, (struct sockaddr *)&address, size) || listen(listen_fd, BACKLOG)) {
         perror("cannot listen");
         exit(1);
@@ -605,15 +605,18 @@ static void open_port(int port) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: server --truth FILE [--port N] [--first-ms MS] [--itl-ms MS] [--ignore-continuous-usage]\n");
+    fprintf(stderr, "usage: server --truth FILE [--port N] [--share-port] [--first-ms MS] [--itl-ms MS] "
+                    "[--ignore-continuous-usage]\n");
     return 2;
 }
 
 int main(int argc, char **argv) {
     int port = 0;
+    bool is_shared = false;
     for (int i = 1; i < argc; i++) {
         bool has_value = i + 1 < argc;
         if (!strcmp(argv[i], "--ignore-continuous-usage")) ignores_every_usage = true;
+        else if (!strcmp(argv[i], "--share-port")) is_shared = true;
         else if (!strcmp(argv[i], "--truth") && has_value) truth_path = argv[++i];
         else if (!strcmp(argv[i], "--port") && has_value) port = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--first-ms") && has_value) first_ns = (int64_t)(1e6 * atof(argv[++i]));
@@ -633,7 +636,7 @@ int main(int argc, char **argv) {
     sigprocmask(SIG_BLOCK, &ends, NULL);
     signal_fd = signalfd(-1, &ends, SFD_NONBLOCK | SFD_CLOEXEC);
     poll_fd = epoll_create1(EPOLL_CLOEXEC);
-    open_port(port);
+    open_port(port, is_shared);
     watch(listen_fd, &listen_fd);
     watch(signal_fd, &signal_fd);
     watch(STDIN_FILENO, &poll_fd);

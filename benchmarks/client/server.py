@@ -8,10 +8,11 @@ import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from load import Load
 from pinned import Priority, pinned
@@ -78,15 +79,33 @@ class Truth(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running one. url: its root. truth_path: where its record will be once it has ended."""
+    """A running one, of one process or more. url: its root. truth_paths: where its records are once it has ended."""
 
     url: str
-    pid: int
-    truth_path: Path
+    truth_paths: tuple[Path, ...]
 
     def truth(self) -> Truth:
         """Its record; only after its end."""
-        return Truth.model_validate_json(self.truth_path.read_bytes())
+        return together([Truth.model_validate_json(path.read_bytes()) for path in self.truth_paths])
+
+
+def together(records: Sequence[Truth]) -> Truth:
+    """Of processes that share a port. Its quantiles of lateness are those of the process that was the latest."""
+    requests: list[TrueRequest] = []
+    before = 0
+    for each in records:
+        requests += [one.model_copy(update={"connection": one.connection + before}) for one in each.requests]
+        before += each.connections
+    return Truth(
+        schema_version=records[0].schema_version,
+        sends=sum(each.sends for each in records),
+        connections=before,
+        cpu_s=sum(each.cpu_s for each in records),
+        late_p50_ns=max(each.late_p50_ns for each in records),
+        late_p99_ns=max(each.late_p99_ns for each in records),
+        late_max_ns=max(each.late_max_ns for each in records),
+        requests=tuple(requests),
+    )
 
 
 def cache_folder() -> Path:
@@ -116,21 +135,33 @@ def built(folder: Path) -> Path:
 
 @contextmanager
 def running(
-    program: Path, load: Load, truth_path: Path, *, core: int | None, every_usage: bool = True
+    program: Path, load: Load, truth_path: Path, *, cores: Sequence[int], every_usage: bool = True
 ) -> Iterator[Server]:
     """Serve, and write the record on the way out; the server ends with its standard input, our death included.
 
-    core: the one that it has, before everybody else where that is allowed, since it is the measure of all; None leaves
-    it where it is. every_usage: whether usage comes with every token where a client asks so. Raises EngineError when it
-    does not start or end.
+    cores: a process on each, before everybody else where that is allowed, since it is the measure of all; the kernel
+    deals the connections of the one port. None at all: one process, wherever it lands. every_usage: whether usage comes
+    with every token where a client asks so. Raises EngineError when it does not start or end.
     """
-    argv = [str(program), "--truth", str(truth_path)]
-    argv += ["--first-ms", f"{1000 * load.first_s:g}", "--itl-ms", f"{1000 * load.itl_s:g}"]
+    argv = [str(program), "--first-ms", f"{1000 * load.first_s:g}", "--itl-ms", f"{1000 * load.itl_s:g}"]
     argv += [] if every_usage else ["--ignore-continuous-usage"]
-    argv = argv if core is None else pinned(argv, cores=(core,), priority=Priority.REAL_TIME)
+    argv += ["--share-port"] if len(cores) > 1 else []
+    paths = [truth_path, *(truth_path.with_suffix(f".{number}.json") for number in range(1, len(cores)))]
+    with ExitStack() as stack:
+        url = stack.enter_context(_process([*argv, "--truth", str(paths[0])], cores[:1]))
+        argv += ["--port", str(urlsplit(url).port)]
+        for path, core in zip(paths[1:], cores[1:], strict=True):
+            stack.enter_context(_process([*argv, "--truth", str(path)], (core,)))
+        yield Server(url, tuple(paths))
+
+
+@contextmanager
+def _process(argv: Sequence[str], cores: Sequence[int]) -> Iterator[str]:
+    """One, until it has written its record; gives its URL."""
+    argv = pinned(argv, cores=cores, priority=Priority.REAL_TIME) if cores else argv
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr) as process:
         try:
-            yield Server(_url(process), process.pid, truth_path)
+            yield _url(process)
         finally:
             _end(process)
     if process.returncode:

@@ -239,3 +239,10 @@ def test_a_client_gets_as_many_cores_as_it_may_have_and_never_the_servers() -> N
     assert load.client_cores(range(16), 2) == (0, 2)
     assert load.client_cores((0, 1), 2) == (0,)
     assert load.client_cores((1,), 2) == (1,)
+
+
+def test_a_server_of_several_cores_has_the_last_ones_and_clients_none_of_them() -> None:
+    assert load.server_cores(range(16), 1) == (1,)
+    assert load.server_cores(range(16), 3) == (1, 15, 14)
+    assert load.client_cores((0, 1, 2, 3), 2, load.server_cores((0, 1, 2, 3), 2)) == (0, 2)
+    assert load.server_cores((0,), 1) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import time
@@ -100,7 +101,7 @@ def serving(program: Path, tmp_path: Path) -> Serving:
     @contextmanager
     def start(first_s: float = FIRST_S, **options: Any) -> Iterator[Any]:
         asked = load.Load(rate_rps=1, seconds=1, tokens=3, words=3, first_s=first_s, itl_s=ITL_S, repeat=0)
-        with server.running(program, asked, tmp_path / "truth.json", core=None, **options) as running:
+        with server.running(program, asked, tmp_path / "truth.json", **({"cores": ()} | options)) as running:
             yield running
 
     return start
@@ -223,6 +224,22 @@ def test_the_record_can_be_had_before_the_end_too(serving: Serving) -> None:
         wire.sock.sendall(b"GET /truth HTTP/1.1\r\n\r\n")
         early = server.Truth.model_validate_json(wire.reply().chunks[0])
     assert early.requests == running.truth().requests
+
+
+def test_processes_on_one_port_share_its_connections_and_their_records_are_one(serving: Serving) -> None:
+    asked = 24
+    cores = sorted(os.sched_getaffinity(0))[-1:] * 2
+    with serving(cores=cores) as running:
+        for number in range(asked):
+            with Wire(running.url) as wire:
+                wire.post(chat(f"{number} word", max_tokens=2))
+    truth = running.truth()
+    assert (len(running.truth_paths), truth.connections, truth.sends) == (2, asked, 2 * asked)
+    assert {each.name for each in truth.requests} == {str(number) for number in range(asked)}
+    assert len({each.connection for each in truth.requests}) == asked
+    alone = [server.Truth.model_validate_json(path.read_bytes()) for path in running.truth_paths]
+    assert all(each.requests for each in alone), "the kernel deals by a hash: none of 24 is one chance in 8 million"
+    assert truth.late_p99_ns == max(each.late_p99_ns for each in alone)
 
 
 def test_a_source_that_was_compiled_is_not_compiled_again_and_no_compiler_is_one_line(
