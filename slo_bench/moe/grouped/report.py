@@ -11,7 +11,7 @@ from reports.sections.kernels import card_line, us
 from slo_bench.moe.choice import Ratio, middle_of, ratio
 from slo_bench.moe.grouped.document import GroupedDocument, TimeRow
 from slo_bench.moe.grouped.estimates import CORRECTED, SCAN, SHIPPED
-from slo_bench.moe.grouped.slowest import Change, changes, main_change, rows_of
+from slo_bench.moe.grouped.slowest import Change, changes, main_change, rows_of, safest_estimate
 from slo_bench.moe.grouped.verdict import Comparison
 
 
@@ -152,6 +152,14 @@ def _scan(document: GroupedDocument) -> Iterator[str]:
             rows.append([escape(routing), numbers.count(row.estimate), where.branch.value, *where.tiles, *times])
     yield f"The rank of the most rows at {numbers.count(document.setting.tokens)} tokens, under each estimate."
     yield table(header, rows, ["left", "right", "left", "right", "right", "right", "right", "right"])
+    safest = safest_estimate(document)
+    if safest is not None and document.verdict.is_pass:
+        estimate, moved = safest
+        changed = "; ".join(f"{_ratio_text(each)} under {escape(routing)} routing" for routing, each in moved.items())
+        yield (
+            f"The least harm under the routing that it suits least has an estimate of **{numbers.count(estimate)}**: "
+            f"against the shipped one {changed}."
+        )
 
 
 def _sweep(document: GroupedDocument) -> Iterator[str]:

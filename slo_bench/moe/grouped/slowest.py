@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slo_bench.moe.choice import Ratio, ratio
 from slo_bench.moe.grouped.document import GroupedDocument, TimeRow
-from slo_bench.moe.grouped.estimates import CORRECTED, SHIPPED
+from slo_bench.moe.grouped.estimates import CORRECTED, SCAN, SHIPPED
 from slo_bench.moe.grouped.ranks import slowest
 
 
@@ -63,3 +63,24 @@ def changes(document: GroupedDocument, routing: str) -> list[Change]:
 def main_change(document: GroupedDocument, routing: str) -> Change:
     """At the tokens of the main comparison."""
     return next(each for each in changes(document, routing) if each.tokens == document.setting.tokens)
+
+
+def safest_estimate(document: GroupedDocument) -> tuple[int, dict[str, Ratio]] | None:
+    """Of a scan, the estimate whose worst change against the shipped one is the least, and its change per routing.
+
+    None where the scan has not the shipped estimate, or nothing beside it.
+    """
+    tokens = document.setting.tokens
+    shipped = main_change(document, document.routings[0]).shipped.estimate
+    moved: dict[int, dict[str, Ratio]] = {}
+    for routing in document.routings:
+        rows = {row.estimate: row for row in rows_of(document, tokens, routing, SCAN)}
+        if shipped not in rows:
+            return None
+        for estimate, row in rows.items():
+            moved.setdefault(estimate, {})[routing] = ratio(rows[shipped].total_s, row.total_s)
+    del moved[shipped]
+    if not moved:
+        return None
+    best = min(moved, key=lambda estimate: max(each.share for each in moved[estimate].values()))
+    return best, moved[best]

@@ -103,8 +103,8 @@ def _rounded(rows: torch.Tensor) -> torch.Tensor:
     """Each 128 columns of a row scaled so that the largest is 448, rounded to E4M3, and scaled back."""
     parts = rows.unflatten(1, (-1, _BLOCK))
     largest = parts.abs().amax(dim=2, keepdim=True)
-    # A number over a tensor is the number times the reciprocal in torch, rounded twice. BF16 values often lie exactly
-    # between two of E4M3's, and the last bit of the scale then decides: 1 % of a row's norm, in the worst of 1,728 rows.
+    # In torch a number over a tensor is the number times the reciprocal: rounded twice. BF16 values often lie exactly
+    # between two of E4M3's; the scale's last bit then decides, and costs the worst of 1,728 rows 1 % of its norm.
     scale = torch.where(largest > 0, torch.full_like(largest, _LARGEST) / largest, torch.ones_like(largest))
     return ((parts * scale).to(torch.float8_e4m3fn).float() * (1.0 / scale)).flatten(1)
 

@@ -14,13 +14,13 @@ from reports.run_directory import read_document
 from slo_bench.cli import main
 from slo_bench.moe.gpu_bench import Limits
 from slo_bench.moe.grouped.bench import CheckCase, Checked, CheckedStage, Difference
-from slo_bench.moe.grouped.document import GROUPED_NAME, GroupedDocument
+from slo_bench.moe.grouped.document import GROUPED_NAME, GroupedDocument, TimeRow
 from slo_bench.moe.grouped.gpu_bench import grouped_place, start_grouped
 from slo_bench.moe.grouped.options import plan_of
 from slo_bench.moe.grouped.report import note, table_lines
 from slo_bench.moe.grouped.run import measured
 from slo_bench.moe.grouped.simulated import SimulatedGroupedBench
-from slo_bench.moe.grouped.slowest import main_change, rows_of
+from slo_bench.moe.grouped.slowest import main_change, rows_of, safest_estimate
 from slo_bench.moe.grouped.verdict import Comparison, Verdict
 from slo_bench.moe.kernels_options import KernelsOptions
 from traffic.errors import EngineError, UsageError
@@ -78,6 +78,34 @@ def test_the_slowest_rank_is_the_one_that_all_wait_for() -> None:
     idle = [row for row in rows_of(document, 288, "concentrated-6-1", "shipped") if row.rank]
     assert all(row.median_s < change.shipped.median_s for row in idle)
     assert change.total.share < 0
+
+
+def test_the_safest_estimate_is_the_one_that_loses_least_where_it_loses_most() -> None:
+    document = document_of(SimulatedGroupedBench(0))
+    times = [row for row in document.times if row.source != "scan"]
+    median_s = {
+        "uniform": {288: 10.0, 5: 6.0, 64: 8.0, 65: 10.1},
+        "concentrated-6-1": {288: 5.0, 5: 9.0, 64: 5.1, 65: 5.0},
+    }
+    times += [
+        TimeRow(
+            tokens=288, routing=routing, rank=0, source="scan", estimate=estimate, fc1_s=[time_s] * 8, fc2_s=[0] * 8
+        )
+        for routing, row in median_s.items()
+        for estimate, time_s in row.items()
+    ]
+    scanned = document.model_copy(update={"times": times})
+    found = safest_estimate(scanned)
+    assert found is not None
+    estimate, moved = found
+    assert estimate == 65
+    assert {routing: round(each.share, 3) for routing, each in moved.items()} == {
+        "uniform": 0.01,
+        "concentrated-6-1": 0.0,
+    }
+    assert "suits least has an estimate of **65**: against the shipped one +1.0 %" in note(scanned, "grouped.svg")
+    without = [row for row in times if (row.source, row.estimate) != ("scan", 288)]
+    assert safest_estimate(document.model_copy(update={"times": without})) is None
 
 
 def test_a_larger_call_has_all_the_tokens_of_a_smaller_one() -> None:
